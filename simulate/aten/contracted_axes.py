@@ -59,8 +59,8 @@ def contractions(name: str, named: Mapping[str, Any]) -> dict[str, Contraction]:
     """
     plain = name.removesuffix("_")
     if plain in ("_grouped_mm", "_scaled_grouped_mm"):
-        return _of_groups(named)
-    if plain == "matmul" and named["other"].dim() == 1:
+        return _group_contractions(named)
+    if plain == "matmul" and named["other"].dim() == 1:  # A vector has only its last axis.
         return {}
     if "scaled_dot_product" in name and not name.endswith("_backward"):
         return {"value": _COLUMNS}
@@ -125,10 +125,10 @@ def of_forward(name: str, argument: str, contraction: Contraction, named: Mappin
     if name.startswith("convolution"):
         return of_convolution(transposed=bool(named["transposed"]), groups=int(named["groups"]))[argument]
     matrix = name in _PRODUCTS and named[argument].dim() > 1
-    return Contraction(-3 - contraction.axis) if matrix else contraction
+    return Contraction(-3 - contraction.axis) if matrix else contraction  # Exchanges -1 and -2.
 
 
-def _of_groups(named: Mapping[str, Any]) -> dict[str, Contraction]:
+def _group_contractions(named: Mapping[str, Any]) -> dict[str, Contraction]:
     """Products of groups of rows, or of columns, with a matrix each; or with two matrices, of parts of the sum."""
     ends = named.get("offs")
     if named["self"].dim() == 2 and named["mat2"].dim() == 2 and ends is not None:
@@ -140,9 +140,9 @@ def _of_groups(named: Mapping[str, Any]) -> dict[str, Contraction]:
 def _of_trilinear(x: torch.Tensor, expanded: Sequence[int], summed: Sequence[int]) -> Contraction:
     """Returns the last axis of ``x`` that is summed over; ``expanded`` names the axes that ``x`` lacks."""
     total = x.dim() + len(expanded)
-    own = [axis for axis in range(total) if axis not in expanded]
-    found = [number for number, axis in enumerate(own) if axis in summed]
-    return Contraction(found[-1] if found else -1)
+    axes = [axis for axis in range(total) if axis not in expanded]  # The product's axes that x has.
+    positions = [number for number, axis in enumerate(axes) if axis in summed]
+    return Contraction(positions[-1] if positions else -1)
 
 
 def has_blocks(fmt: Format | None) -> bool:
@@ -166,13 +166,14 @@ def round_along(x: torch.Tensor, fmt: Format, contraction: Contraction, rounded:
         return rounded(x, fmt)
     if contraction.over_all_others:
         rows = x.movedim(contraction.axis, 0)
-        flat = rounded(rows.reshape(len(rows), -1), fmt)
+        flat = rounded(rows.reshape(len(rows), -1), fmt)  # A row for each channel.
         return torch.empty_like(x).copy_(flat.view(rows.shape).movedim(0, contraction.axis))
     axis = contraction.axis % x.dim()
     if contraction.ends:
         return _round_parts(x, fmt, axis, contraction.ends, rounded)
     if contraction.groups == 1:
         return rounded(x, _along(fmt, axis))
+    # The groups become an axis of their own, so that no block crosses their borders.
     grouped = x.view(*x.shape[:axis], contraction.groups, -1, *x.shape[axis + 1 :])
     parts = rounded(grouped, _along(fmt, axis + 1))
     return torch.empty_like(x).copy_(parts.flatten(axis, axis + 1))
@@ -189,8 +190,8 @@ def _round_parts(x: torch.Tensor, fmt: Format, axis: int, ends: Sequence[int], r
         return rounded(x, fmt)
     filled = [_pad_axis(part, axis, -length % block) for part, length in zip(parts, lengths, strict=True)]
     blocks = torch.cat(filled, axis).view(*x.shape[:axis], -1, block, *x.shape[axis + 1 :])
-    whole = rounded(blocks, _along(fmt, axis + 1)).flatten(axis, axis + 1)
-    pieces = torch.split(whole, [part.shape[axis] for part in filled], axis)
+    rounded_blocks = rounded(blocks, _along(fmt, axis + 1)).flatten(axis, axis + 1)
+    pieces = torch.split(rounded_blocks, [part.shape[axis] for part in filled], axis)
     trimmed = [piece.narrow(axis, 0, length) for piece, length in zip(pieces, lengths, strict=True)]
     return torch.empty_like(x).copy_(torch.cat(trimmed, axis))
 

@@ -72,7 +72,7 @@ class Moves(NamedTuple):
         for i, name in self.combining:
             if args[i] if i < len(args) else kwargs.get(name):
                 return False
-        for i, name in self.types:
+        for i, name in self.types:  # A dtype converts.
             if (args[i] if i < len(args) else kwargs.get(name)) is not None:
                 return False
         for i, name in self.windows:
@@ -84,8 +84,8 @@ class Moves(NamedTuple):
         """Whether the tensors with values that enter the results need no conversion."""
         if self.single:
             return not (self.signed and args and args[0].dtype.is_complex)
-        given = [args[i] if i < len(args) else kwargs.get(name) for i, name in self.tensors]
-        dtypes = {x.dtype for value in given for x in _as_sequence(value) if isinstance(x, torch.Tensor)}
+        values = [args[i] if i < len(args) else kwargs.get(name) for i, name in self.tensors]
+        dtypes = {x.dtype for value in values for x in _as_sequence(value) if isinstance(x, torch.Tensor)}
         return len(dtypes) <= 1 and not (self.signed and any(dtype.is_complex for dtype in dtypes))
 
 
@@ -95,9 +95,10 @@ def moves_of(operation: OpOverload) -> Moves | None:
     name = plain_name(operation.overloadpacket.__name__)
     if name not in MOVES:
         return None
-    places: dict[str, list[tuple[int, str]]] = {kind: [] for kind in Moves._fields[:5]}
+    places: dict[str, list[tuple[int, str]]] = {kind: [] for kind in Moves._fields[:5]}  # Those of type _Places.
     for position, argument in enumerate(schema_of(operation).arguments):
         kind, place = str(argument.type), (position, argument.name)
+        # A sign, or a number that is compared, does not enter the results.
         compared = (name in _COMPARED and argument.name in _COMPARED_ARGUMENTS) or name == "copysign"
         if argument.name in _COMBINING:
             places["combining"].append(place)
@@ -111,10 +112,10 @@ def moves_of(operation: OpOverload) -> Moves | None:
         elif "Tensor" in kind and argument.name not in _CHOOSING:
             places["tensors"].append(place)
     kinds = [str(schema_of(operation).arguments[i].type) for i, _ in places["tensors"]]
-    asks_more = any(found for kind, found in places.items() if kind != "tensors")
+    asks_more = any(arguments for kind, arguments in places.items() if kind != "tensors")
     simple = not asks_more and name not in SIGNED
     return Moves(
-        **{kind: tuple(found) for kind, found in places.items()},
+        **{kind: tuple(arguments) for kind, arguments in places.items()},
         signed=name in SIGNED,
         asks_more=asks_more,
         always=simple and kinds == ["Tensor"],

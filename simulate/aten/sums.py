@@ -80,8 +80,8 @@ def _always(_args: Sequence[Any], _kwargs: Mapping[str, Any]) -> bool:
 
 
 def _unless(position: int, name: str, default: Any) -> Asked:
-    def asked(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    def adds(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         value = args[position] if position < len(args) else kwargs.get(name, default)
         return value not in _ONLY_WHERE[name]
 
-    return asked
+    return adds

@@ -32,12 +32,12 @@ OTHER_PRODUCTS = (
 No rule rounds their operands, and no accumulator reaches their sums.
 """
 
-_WITHOUT_PRODUCTS = ("_int_mm", "_thnn_fused_*")
+_WITHOUT_PRODUCTS = ("_int_mm", "_thnn_fused_*")  # The fused cells of GRU and LSTM get products.
 """Operations of such names that multiply integers, or what other operations have multiplied."""
 
 LAYERS = (
     *CONTRACTIONS, "native_layer_norm*", "native_group_norm*", "native_batch_norm*", "_native_batch_norm*",
-    "_softmax*", "_log_softmax*", "embedding*", "*pool*",
+    "_softmax*", "_log_softmax*", "embedding*", "*pool*",  # Patterns also match the backward operations.
 )  # fmt: skip
 """Operations that end a layer, and their backward operations: what storage policies round."""
 
@@ -113,7 +113,7 @@ POINTWISE = frozenset(
 )  # fmt: skip
 """Operations that compute each element of a result from the elements at its place."""
 
-ADDING = frozenset({"add", "sub", "addcmul", "addcdiv", "lerp"})
+ADDING = frozenset({"add", "sub", "addcmul", "addcdiv", "lerp"})  # lerp adds weight (end - start).
 """Operations that add something to their first operand, without leading ``_foreach_`` and trailing ``_``."""
 
 ZEROING = {_aten.zero_, _aten._foreach_zero_}
@@ -132,6 +132,7 @@ WITHOUT_NUMBERS = EMPTY | ZEROING | {
 BLANK = WITHOUT_NUMBERS | {_aten.ones, _aten.ones_like, _aten.new_ones}
 """Operations that make memory for a program to fill, such as a buffer that NumPy writes inputs to."""
 
+# running_mean and running_var.
 UNMARKED_WRITES = {_aten.native_batch_norm: (3, 4), _aten.cudnn_batch_norm: (3, 4), _aten.miopen_batch_norm: (3, 4)}
 """Operations that write into arguments (positions) which their schema does not mark as written: running statistics."""
 
@@ -144,7 +145,7 @@ Behind the end of a sequence nobody writes them. A scale that numbers share woul
 
 def plain_name(name: str) -> str:
     """The name of an operation whether or not it works in place, or on lists."""
-    return name.removeprefix("_foreach_").removesuffix("_")
+    return name.removeprefix("_foreach_").removesuffix("_")  # _foreach_add_ is add.
 
 
 @cache

@@ -85,13 +85,13 @@ class MakesWholeNumbers(NamedTuple):
 @cache
 def making_of(operation: OpOverload) -> MakesWholeNumbers | None:
     """Returns how the calls of an operation produce integers; None if no call is known to."""
-    asked = _asked(operation)
-    if asked is None:
+    test = _make_test(operation)
+    if test is None:
         return None
     name = plain_name(operation.overloadpacket.__name__)
-    first = schema_of(operation).arguments[:1]
+    first = schema_of(operation).arguments[:1]  # Some operations take no arguments.
     of_first = bool(first) and "Tensor" in str(first[0].type) and first[0].name not in _CHOOSING
-    return MakesWholeNumbers(asked, of_first and name not in MAKING - _KEEPING | _CASTS | _LIFTS, name in _UNITS)
+    return MakesWholeNumbers(test, of_first and name not in MAKING - _KEEPING | _CASTS | _LIFTS, name in _UNITS)
 
 
 @cache
@@ -102,7 +102,7 @@ def numbers_given(operation: OpOverload) -> tuple[tuple[int, ...], bool] | None:
     """
     name = plain_name(operation.overloadpacket.__name__)
     if name in _FILLING:
-        number = 2 if name == "new_full" else 1
+        number = 2 if name == "new_full" else 1  # new_full(self, size, value), full(size, value), fill(self, value)
         is_number = "Tensor" not in str(schema_of(operation).arguments[number].type)
         return ((number,), True) if is_number else None
     if name not in _CONSTANT:
@@ -112,38 +112,34 @@ def numbers_given(operation: OpOverload) -> tuple[tuple[int, ...], bool] | None:
     return None if tensors else (tuple(position for position, _ in places), False)
 
 
-def _asked(operation: OpOverload) -> Asked | None:
+def _make_test(operation: OpOverload) -> Asked | None:
     name = plain_name(operation.overloadpacket.__name__)
-    asked: Asked | None = None
+    test: Asked | None = None
     if name in _COUNTING:
-        asked = lambda *_: True  # noqa: E731  one of several
+        test = lambda *_: True  # noqa: E731  one of several
     elif name in _LIFTS:
-        asked = _of_lifted
+        test = _of_lifted
     elif name in _CASTS:
-        source = 1 if name == "copy" else 0
+        source = 1 if name == "copy" else 0  # copy(self, src)
 
-        def asked(args: Sequence[Any], _kwargs: Mapping[str, Any], is_whole: IsWhole) -> bool:
+        def test(args: Sequence[Any], _kwargs: Mapping[str, Any], is_whole: IsWhole) -> bool:
             return holds(args[source], is_whole)
 
     elif operation.overloadpacket is torch.ops.aten.reciprocal:
-        asked = _of_power_of_two
+        test = _of_power_of_two
     elif name in _CONSTANT:
-        asked = _all_of(operation, numbers_alone=True)
+        test = _all_of(operation, numbers_alone=True)
     elif name in _FILLING:
         number = 2 if name == "new_full" else 1
 
-        def asked(args: Sequence[Any], _kwargs: Mapping[str, Any], is_whole: IsWhole) -> bool:
-            value = args[number]
-            return holds(value, is_whole) and (_is_single(args[number - 1]) or value in (0, 1, -1))
+        def test(args: Sequence[Any], _kwargs: Mapping[str, Any], is_whole: IsWhole) -> bool:
+            value, size = args[number], args[number - 1]
+            has_axes = size.dim() if isinstance(size, torch.Tensor) else size
+            return holds(value, is_whole) and (not has_axes or value in (0, 1, -1))
 
     elif name in _KEEPING or name in _REDUCING_SCATTERS or name in _ROUNDING_DIVISION or moves_of(operation):
-        asked = _all_of(operation)
-    return asked
-
-
-def _is_single(size: Any) -> bool:
-    """Whether a size, or a template tensor, lacks axes."""
-    return not (size.dim() if isinstance(size, torch.Tensor) else size)
+        test = _all_of(operation)
+    return test
 
 
 def _of_lifted(args: Sequence[Any], _kwargs: Mapping[str, Any], _is_whole: IsWhole) -> bool:
@@ -170,7 +166,7 @@ def holds(value: Any, is_whole: IsWhole) -> bool:
     """
     if isinstance(value, torch.Tensor):
         dtype = value.dtype
-        if dtype.is_floating_point:
+        if dtype.is_floating_point:  # Only marks tell.
             return is_whole(value)
         return not dtype.is_complex and dtype not in _BYTES
     if isinstance(value, (list, tuple)):
@@ -195,6 +191,7 @@ def _all_of(operation: OpOverload, *, numbers_alone: bool = False) -> Asked:
     arguments = enumerate(schema_of(operation).arguments)
     modes = [(position, argument.name) for position, argument in arguments if argument.name in _MODES]
     mode = modes[-1] if modes else None
+    # A plain division, which has the mode None, gives fractions.
     allowed = ("floor", "trunc") if plain in _ROUNDING_DIVISION else (None, *_WHOLE_REDUCTIONS)
 
     def are_whole(args: Sequence[Any], kwargs: Mapping[str, Any], is_whole: IsWhole) -> bool:
