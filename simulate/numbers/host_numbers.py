@@ -57,9 +57,9 @@ class NumberRecord:
         self.values: list[float] = []
         """The values of the numbers while the step is traced, by position."""
         self._input_positions: list[int] = []
-        self._recorded: dict[_Operation | _Condition | _Reading, int] = {}
+        self._recorded: dict[_Operation | _Condition | _Reading, int] = {}  # In order; -1 for a condition.
         self._constants: dict[tuple[type, str], int] = {}
-        self._used: dict[int, int] = {}
+        self._used: dict[int, int] = {}  # From position to place in the program's tensor.
 
     def give(self, value: float) -> TracedNumber:
         """Adds a number with a new value in every call, in the order of the given numbers."""
@@ -75,7 +75,7 @@ class NumberRecord:
         """Returns the result of an operator on two numbers, at least one of them recorded."""
         operation = _Operation(function, self._position(a), self._position(b))
         position = self._recorded.get(operation)
-        if position is not None:
+        if position is not None:  # An operation on the same values is computed once.
             return TracedNumber(self, position)
         result = function(self.values[operation.a], self.values[operation.b])
         if not isinstance(result, (int, float)):
@@ -101,7 +101,7 @@ class NumberRecord:
 
     def at(self, place: int, values: Sequence[float] | None = None) -> float:
         """Returns the number at a place of the program's tensor of numbers."""
-        return (values or self.values)[list(self._used)[place]]
+        return (values or self.values)[list(self._used)[place]]  # Places are in the order of first use.
 
     def evaluate(
         self, inputs: Sequence[float], read: Callable[[int, Callable[[int], float]], float]
@@ -115,7 +115,7 @@ class NumberRecord:
         Raises:
             ArithmeticError: as Python would in the step itself.
         """
-        values = list(self.values)
+        values = list(self.values)  # Constants keep their values; all others are overwritten in order.
         for position, value in zip(self._input_positions, inputs, strict=True):
             values[position] = value
         for operation, position in self._recorded.items():
@@ -138,7 +138,7 @@ class NumberRecord:
             return x.position
         if not isinstance(x, (int, float)):
             raise NumberError(f"a number that the step reads from a tensor meets {type(x).__name__}")
-        key = (type(x), repr(x))
+        key = (type(x), repr(x))  # 1, 1.0 and True are equal, as are 0.0 and -0.0.
         if key not in self._constants:
             self._constants[key] = len(self.values)
             self.values.append(x)
@@ -181,6 +181,7 @@ def _make_operator(function: Callable[[Any, Any], Any], *, swapped: bool = False
 
 def _refuse(use: str) -> Any:
     def method(self: TracedNumber, *_: object) -> NoReturn:  # noqa: ARG001
+        # The value of the first call would become a constant of the program.
         raise NumberError(
             f"a number that the step reads from a tensor is {use}, for which a program has no counterpart"
         )
@@ -209,7 +210,7 @@ class TracedNumber(torch.SymFloat):
         return self.record.compute(_negate, self, 0)
 
     def __abs__(self) -> TracedNumber:
-        return self if self.record.decide(operator.ge, self, 0) else -self
+        return self if self.record.decide(operator.ge, self, 0) else -self  # The sign becomes a condition.
 
     def __pos__(self) -> TracedNumber:
         return self
@@ -227,7 +228,7 @@ for _function in _COMPARISONS:
     setattr(TracedNumber, f"__{_function.__name__}__", _make_operator(_function))
 
 
-def _negate(a: float, _: object) -> float:
+def _negate(a: float, _: object) -> float:  # With the two operands that a record expects.
     return -a
 
 

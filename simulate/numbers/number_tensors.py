@@ -32,29 +32,26 @@ def number_operator(place: int) -> torch.Tensor:
 
 @number_operator.register_fake
 def _number_fake(place: int) -> torch.Tensor:  # noqa: ARG001
-    return torch.empty((), dtype=torch.float64)
+    return torch.empty((), dtype=torch.float64)  # Like Python's floats.
 
 
 def _add(x: Any, y: Any, *, alpha: Any = 1) -> Any:
     if not isinstance(alpha, torch.Tensor):
         return torch.add(x, y, alpha=alpha)
-    return _aten.addcmul.default(x, _tensor(y, x), alpha)
+    scaled = y if isinstance(y, torch.Tensor) else torch.full((), y, dtype=x.dtype, device=x.device)
+    return _aten.addcmul.default(x, scaled, alpha)  # Rounded once, like a kernel's fused multiply-add.
 
 
 def _sub(x: Any, y: Any, *, alpha: Any = 1) -> Any:
     if not isinstance(alpha, torch.Tensor):
         return torch.sub(x, y, alpha=alpha)
-    return _add(x, y, alpha=_aten.neg.default(alpha))
-
-
-def _tensor(y: Any, like: torch.Tensor) -> torch.Tensor:
-    return y if isinstance(y, torch.Tensor) else torch.full((), y, dtype=like.dtype, device=like.device)
+    return _add(x, y, alpha=_aten.neg.default(alpha))  # Exact.
 
 
 def _addcmul(x: Any, a: Any, b: Any, value: Any = 1) -> Any:
     if not isinstance(value, torch.Tensor):
         return torch.addcmul(x, a, b, value=value)
-    return _aten.addcmul.default(x, _aten.mul.Tensor(a, value), b)
+    return _aten.addcmul.default(x, _aten.mul.Tensor(a, value), b)  # The kernel also scales the first factor.
 
 
 def _addcdiv(x: Any, a: Any, b: Any, value: Any = 1) -> Any:
@@ -105,6 +102,7 @@ class NumbersAsTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return _by_kernel(func, args, kwargs, in_place=in_place)
         if not on_lists:
             return _run_on_tensor(compute, args[0], args[1:], kwargs, in_place=in_place)
+        # An argument that is not a list belongs to every tensor.
         columns = [x if isinstance(x, (list, tuple)) else [x] * len(args[0]) for x in args]
         results = [_run_on_tensor(compute, x, row, kwargs, in_place=in_place) for x, *row in zip(*columns, strict=True)]
         return None if in_place else results
@@ -157,10 +155,10 @@ def numbers_as_input(graph: GraphModule, record: NumberRecord) -> list[torch.Ten
     """Makes the numbers of a record an input of the graph, after all others: a placeholder for it, if there are any."""
     if not record.count:
         return []
-    last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
+    last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]  # Numbers follow it.
     with graph.graph.inserting_after(last):
         numbers = graph.graph.placeholder("numbers")
-    numbers.meta["val"] = torch.empty(record.count, dtype=torch.float64)
+    numbers.meta["val"] = torch.empty(record.count, dtype=torch.float64)  # For the compiler, which asks for shapes.
     for node in list(graph.graph.nodes):
         if node.target is torch.ops.roundoff.number.default:
             with graph.graph.inserting_before(node):

@@ -82,7 +82,7 @@ class Reading(NamedTuple):
         while pending:
             current = pending.pop()
             if current not in needed:
-                if order.get(current, large) >= large and not _is_small(current):
+                if order.get(current, large) >= large and not _is_small(current):  # Not small, and not in front.
                     raise NumberError(_READ)
                 needed.add(current)
                 pending += current.all_input_nodes
@@ -99,6 +99,7 @@ class Reading(NamedTuple):
                     operands = map_arg((current.args, current.kwargs), lambda x: _EarlierResult(positions[x]))
                     calls.append(_Step(current.target, *operands))
                 positions[current] = len(positions)
+        # Constants, and numbers that are computed in the call, are not part of the text.
         depends_on_call = any(call.target in (torch.clone, torch.ops.roundoff.number.default) for call in calls)
         return cls(tuple(order[current] for current in inputs), tuple(calls), None if depends_on_call else repr(calls))
 
@@ -121,7 +122,7 @@ class Reading(NamedTuple):
         return cache[key]
 
     def _compute(self, inputs: Sequence[torch.Tensor], number: Callable[[int], float]) -> float:
-        results: list[Any] = [inputs[i].detach().clone() for i in self.inputs]
+        results: list[Any] = [inputs[i].detach().clone() for i in self.inputs]  # Steps may work in place.
         for call in self.calls:
             args, kwargs = _with_results((call.args, call.kwargs), results)
             if call.target is torch.ops.roundoff.number.default:
@@ -177,7 +178,7 @@ class Readings:
             return original_item(x) if x.constant is not None or not x.is_floating_point() else self._read(x)
 
         with ExitStack() as patches:
-            patches.enter_context(patch.object(FakeTensor, "item", item, create=True))
+            patches.enter_context(patch.object(FakeTensor, "item", item, create=True))  # Inherited, so far.
             for name in ("tensor", "as_tensor"):
                 patches.enter_context(patch.object(torch, name, _accept_numbers(getattr(torch, name))))
             yield
@@ -189,7 +190,7 @@ class Readings:
             reading = Reading.of(slot.proxy.node, mode.tracer.root, self._large)
             value = reading.value(self._inputs, self._record.at, {})
         with simulations_off():
-            self.tensors.append(torch.ops.roundoff.read(x))
+            self.tensors.append(torch.ops.roundoff.read(x))  # A copy: x may be overwritten later.
         self._values.append(value)
         return self._record.read(len(self._values) - 1, value)
 
@@ -203,13 +204,13 @@ class Readings:
             return []
         (output,) = [node for node in graph.graph.nodes if node.op == "output"]
         results = list(output.args[0])
-        count = len(results) - len(self.tensors)
-        output.args = (tuple(results[:count]),)
+        result_count = len(results) - len(self.tensors)
+        output.args = (tuple(results[:result_count]),)
         graph.recompile()
         with _disable_current_modes():
-            readings = [Reading.of(node, graph, self._large) for node in results[count:]]
+            readings = [Reading.of(node, graph, self._large) for node in results[result_count:]]
             values = [reading.value(self._inputs, self._record.at, {}) for reading in readings]
-        if list(map(repr, values)) != list(map(repr, self._values)):
+        if list(map(repr, values)) != list(map(repr, self._values)):  # By text, NaN is equal to NaN.
             raise NumberError(_READ)
         return readings
 
