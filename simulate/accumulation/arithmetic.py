@@ -66,7 +66,7 @@ class TensorSteps(NamedTuple):
         """Adds the products of matrices (B, M, K) and (B, K, N), K from ``first`` to before ``last``, to the sums."""
         a, b = a.to(self.dtype), b.to(self.dtype)
         for k in range(first, a.shape[2] if last < 0 else last):
-            x, y = a[:, :, k, None], b[:, k, None, :]
+            x, y = a[:, :, k, None], b[:, k, None, :]  # An outer product for each batch.
             if not self.compensated:
                 sums[0] = self._add_product(sums[0], x, y)
                 continue
@@ -95,11 +95,11 @@ def _native(*tensors: torch.Tensor) -> bool:
 
 def _ones(steps: Steps, x: torch.Tensor, terms: int) -> torch.Tensor:
     """The first factor of summands like ``x``: (1, 1, terms), or more where loops read them."""
-    return _kept_ones(steps.dtype) if isinstance(steps, SumLoop) else x.new_ones(1, 1, terms)
+    return _shared_ones(steps.dtype) if isinstance(steps, SumLoop) else x.new_ones(1, 1, terms)
 
 
 @cache
-def _kept_ones(dtype: torch.dtype) -> torch.Tensor:
+def _shared_ones(dtype: torch.dtype) -> torch.Tensor:
     with _disable_current_modes():  # a mode could make something else of it, which would be kept
         return torch.ones(1, 1, _TERMS, dtype=dtype, device="cpu")
 
@@ -128,9 +128,9 @@ class RoundedSums:
         self._compensated = accumulation.compensated
         self._format: AccumulatorFormat = accumulation.format  # type: ignore[assignment]  # parsed when made
         self._product: AccumulatorFormat | None = accumulation.product  # type: ignore[assignment]
-        self._summing: dict[tuple[bool, torch.dtype, bool], Steps] = {}
+        self._steps_by_kind: dict[tuple[bool, torch.dtype, bool], Steps] = {}
 
-    def begun(self, named: dict[str, Any]) -> tuple[RoundedSums, dict[str, Any]]:
+    def prepare(self, named: dict[str, Any]) -> tuple[RoundedSums, dict[str, Any]]:
         """The arithmetic and the arguments for an operation: an accumulator with a separate format begins with zero."""
         return self, named
 
@@ -156,7 +156,7 @@ class RoundedSums:
         if a.shape[2] == 0 or a.shape[0] * rows * columns == 0:
             return a.new_zeros(a.shape[0], rows, columns)
         if self._every == 1:
-            return self._of_products(a.contiguous(), b.contiguous())
+            return self._contract_each(a.contiguous(), b.contiguous())
         # L > 1, in chunks that stay in cache: torch's own product for each block, or rounded products in float64
         native = _native(a, b)
         rounded: Steps | None = None
@@ -173,8 +173,8 @@ class RoundedSums:
         row_step = rows if rows * columns <= chunk else max(1, chunk // columns)
         for batch in range(0, batches, batch_step):
             for row in range(0, rows, row_step):
-                these = slice(batch, batch + batch_step), slice(row, row + row_step)
-                result[these] = self._chunk_of_blocks(a[these], b[these[0]], rounded)
+                part = slice(batch, batch + batch_step), slice(row, row + row_step)
+                result[part] = self._contract_chunk(a[part], b[part[0]], rounded)
         return result
 
     def total(self, x: torch.Tensor) -> torch.Tensor:
@@ -184,27 +184,28 @@ class RoundedSums:
             return x.new_zeros(count)
         every = self._every
         if every > 1:
-            whole = terms // every * every
-            parts = [x[:whole].reshape(-1, every, count).sum(1)] if whole else []
-            x = torch.cat([*parts, x[whole:].sum(0, keepdim=True)]) if whole < terms else parts[0]
-        steps = self._of_summands(x, compensated=self._compensated)
+            full = terms // every * every
+            # Sums of blocks in the carrier, which the accumulator then adds.
+            parts = [x[:full].reshape(-1, every, count).sum(1)] if full else []
+            x = torch.cat([*parts, x[full:].sum(0, keepdim=True)]) if full < terms else parts[0]
+        steps = self._summand_steps(x, compensated=self._compensated)
         sums, x = steps.begin(x, 1, 1, count), x.contiguous()
         if len(x) <= _TERMS:
             steps.add(sums, _ones(steps, x, len(x)), x.unsqueeze(0), 0, len(x))
         else:
-            for some in torch.split(x.unsqueeze(0), _TERMS, 1):
-                steps.add(sums, _ones(steps, x, some.shape[1]), some, 0, some.shape[1])
+            for piece in torch.split(x.unsqueeze(0), _TERMS, 1):
+                steps.add(sums, _ones(steps, x, piece.shape[1]), piece, 0, piece.shape[1])
         return sums[0].view(-1).to(self._dtype)
 
     def add(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """``x + y``, rounded once to the accumulator's format; ``y`` is broadcast. ``x`` may be overwritten."""
-        steps = self._of_summands(x, compensated=False)
+        steps = self._summand_steps(x, compensated=False)  # One addition leaves no error to add later.
         sums = [x.reshape(1, 1, -1).to(steps.dtype).contiguous()]
         if sums[0].numel():
             steps.add(sums, _ones(steps, x, 1), y.expand(x.shape).reshape(1, 1, -1).contiguous(), 0, 1)
         return sums[0].view(x.shape).to(self._dtype)
 
-    def _of_products(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    def _contract_each(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """L = 1; both gapless."""
         steps: Steps
         if _native(a, b):
@@ -215,12 +216,12 @@ class RoundedSums:
         steps.add(sums, a, b)
         return sums[0].to(self._dtype)
 
-    def _chunk_of_blocks(self, a: torch.Tensor, b: torch.Tensor, rounded: Steps | None) -> torch.Tensor:
+    def _contract_chunk(self, a: torch.Tensor, b: torch.Tensor, rounded: Steps | None) -> torch.Tensor:
         depth, every = a.shape[2], self._every
         shape = a.shape[0], a.shape[1], b.shape[2]
-        steps = self._of_summands(a, compensated=self._compensated)
+        steps = self._summand_steps(a, compensated=self._compensated)
         ones = _ones(steps, a, 1)
-        sums = steps.begin(a, 1, 1, prod(shape))
+        sums = steps.begin(a, 1, 1, prod(shape))  # A row: all sums take a step together.
         for k in range(0, depth, every):
             if rounded is None:
                 block = torch.bmm(a[..., k : k + every], b[:, k : k + every])
@@ -231,14 +232,14 @@ class RoundedSums:
             steps.add(sums, ones, block.reshape(1, 1, -1), 0, 1)
         return sums[0].view(shape)
 
-    def _of_summands(self, x: torch.Tensor, *, compensated: bool) -> Steps:
+    def _summand_steps(self, x: torch.Tensor, *, compensated: bool) -> Steps:
         """Makes the arithmetic for products of 1 and values like in ``x``, which are exact."""
         key = _native(x), x.dtype, compensated
-        steps = self._summing.get(key)
+        steps = self._steps_by_kind.get(key)
         if steps is None:
             if key[0]:
                 steps = choose(None, self._format, x.dtype, Products.SUMMANDS, compensated=compensated)
             else:
                 steps = TensorSteps(None, self._format, True, compensated)
-            self._summing[key] = steps
+            self._steps_by_kind[key] = steps
         return steps

@@ -48,10 +48,10 @@ def products_of(a: torch.Tensor, b: torch.Tensor) -> Products:
     kernel = compiled(steps.scan, a.dtype)
     for place, x in enumerate((a, b)):
         kernel(x.data_ptr(), x.numel(), answers.ctypes.data + place * answers.itemsize)
-    found = int(answers[0] | answers[1])
-    if not found & ~steps.EXTREME:
+    flags = int(answers[0] | answers[1])
+    if not flags & ~steps.EXTREME:
         return Products.EXACT
-    return Products.ANY if found & steps.EXTREME else Products.ORDINARY
+    return Products.ANY if flags & steps.EXTREME else Products.ORDINARY
 
 
 class SumLoop(NamedTuple):

@@ -49,26 +49,26 @@ class Handler(NamedTuple):
             for i, (name, default) in enumerate(self.positions)
         }
         written = [named[name] for name in self.written]
-        if not self.in_place:
+        if not self.in_place:  # ``out=`` is not an operand.
             for name in self.written:
                 del named[name]
         tensors = [value for value in named.values() if isinstance(value, torch.Tensor)]
-        dtypes = {tensor.dtype for tensor in tensors if tensor is not named.get("offs")}
+        dtypes = {tensor.dtype for tensor in tensors if tensor is not named.get("offs")}  # offs are integers.
         if named.get("dtype") is not None:
             dtypes = {named["dtype"]}
         dense = all(tensor.layout is torch.strided and not tensor.is_nested for tensor in tensors)
         dtype = dtypes.pop() if len(dtypes) == 1 and dense else None
-        return NamedCall(named, written, dtype if all(one.dtype == dtype for one in written) else None)
+        return NamedCall(named, written, dtype if all(tensor.dtype == dtype for tensor in written) else None)
 
     def run(self, arithmetic: RoundedSums | ExactSums | FusedSums, call: NamedCall) -> Any:
         """Runs the operation; returns its results."""
-        begun, named = arithmetic.begun(call.named)
-        result = self.compute(begun, **named)
+        prepared, named = arithmetic.prepare(call.named)
+        result = self.compute(prepared, **named)
         if not call.written:
             return result
         results = result if isinstance(result, tuple) else (result,)
         for target, value in zip(call.written, results, strict=True):
-            if value is None:
+            if value is None:  # A gradient that the output mask leaves out.
                 continue
             if not self.in_place and target.shape != value.shape:
                 target.resize_(value.shape)
@@ -100,7 +100,7 @@ def _mv(arithmetic: RoundedSums, self: torch.Tensor, vec: torch.Tensor) -> torch
 
 
 def _dot(arithmetic: RoundedSums, self: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    return _mm(arithmetic, self[None], tensor[:, None])[0, 0].clone()
+    return _mm(arithmetic, self[None], tensor[:, None])[0, 0].clone()  # Not a view.
 
 
 def _vdot(arithmetic: RoundedSums, self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -120,24 +120,16 @@ def _addmv(
 
 
 def _baddbmm(
-    arithmetic: RoundedSums,
-    self: torch.Tensor,
-    batch1: torch.Tensor,
-    batch2: torch.Tensor,
-    beta: complex,
+    arithmetic: RoundedSums, self: torch.Tensor, batch1: torch.Tensor, batch2: torch.Tensor, beta: complex,
     alpha: complex,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     return _add_scaled(arithmetic, _bmm(arithmetic, batch1, batch2), self, beta, alpha)
 
 
 def _addbmm(
-    arithmetic: RoundedSums,
-    self: torch.Tensor,
-    batch1: torch.Tensor,
-    batch2: torch.Tensor,
-    beta: complex,
+    arithmetic: RoundedSums, self: torch.Tensor, batch1: torch.Tensor, batch2: torch.Tensor, beta: complex,
     alpha: complex,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     if batch1.dim() != 3 or batch2.dim() != 3 or batch1.shape[0] != batch2.shape[0]:
         raise ShapesUnfitError
     # One sum over batch and k, batch by batch.
@@ -154,6 +146,7 @@ def _linear(
     if input.dim() == 0 or weight.dim() not in (1, 2) or input.shape[-1] != weight.shape[-1]:
         raise ShapesUnfitError
     matrix = weight if weight.dim() == 2 else weight[None]
+    # Without elements, -1 would be ambiguous.
     rows = input.reshape(-1, input.shape[-1]) if input.shape[-1] else input.new_zeros(prod(input.shape[:-1]), 0)
     result = _mm(arithmetic, rows, matrix.mT).view(*input.shape[:-1], matrix.shape[0])
     result = result if weight.dim() == 2 else result[..., 0]
@@ -174,13 +167,9 @@ def _matmul(arithmetic: RoundedSums, self: torch.Tensor, other: torch.Tensor) ->
 
 
 def _grouped_mm(
-    arithmetic: RoundedSums,
-    self: torch.Tensor,
-    mat2: torch.Tensor,
-    offs: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    out_dtype: torch.dtype | None,
-) -> torch.Tensor:
+    arithmetic: RoundedSums, self: torch.Tensor, mat2: torch.Tensor, offs: torch.Tensor | None,
+    bias: torch.Tensor | None, out_dtype: torch.dtype | None,
+) -> torch.Tensor:  # fmt: skip
     """Groups of rows (or columns) with a matrix each, or parts of the sum; groups end where ``offs`` says."""
     if bias is not None or out_dtype not in (None, self.dtype) or (offs is None) != (self.dim() == mat2.dim() == 3):
         raise ShapesUnfitError
@@ -188,9 +177,9 @@ def _grouped_mm(
         return _bmm(arithmetic, self, mat2)
     ends = offs.tolist()
     cuts = list(pairwise([0, *ends]))
-    if self.dim() == 2 and mat2.dim() == 2:
+    if self.dim() == 2 and mat2.dim() == 2:  # Parts of the sum.
         return torch.stack([_mm(arithmetic, self[:, start:end], mat2[start:end]) for start, end in cuts])
-    if self.dim() == 2:
+    if self.dim() == 2:  # Groups of rows; zeros follow the last.
         parts = [_mm(arithmetic, self[start:end], mat2[i]) for i, (start, end) in enumerate(cuts)]
         parts.append(self.new_zeros(len(self) - ends[-1], mat2.shape[-1]))
         return torch.cat(parts)
@@ -200,34 +189,28 @@ def _grouped_mm(
 
 
 def _sum(
-    arithmetic: RoundedSums,
-    self: torch.Tensor,
-    dtype: torch.dtype | None,
-    dim: Sequence[int] | None = None,
+    arithmetic: RoundedSums, self: torch.Tensor, dtype: torch.dtype | None, dim: Sequence[int] | None = None,
     keepdim: bool = False,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     x = self if dtype is None else self.to(dtype)
     rank = x.dim()
     if not all(-max(rank, 1) <= d < max(rank, 1) for d in dim or ()):
         raise ShapesUnfitError
-    summed = sorted({d % rank for d in dim}) if dim and rank else list(range(rank))
-    if dim and len(summed) != len(dim) and rank:
+    summed = sorted({d % rank for d in dim}) if dim and rank else list(range(rank))  # No dimensions: all.
+    if dim and len(summed) != len(dim) and rank:  # A dimension was given twice.
         raise ShapesUnfitError
-    kept = [d for d in range(rank) if d not in summed]
+    remaining = [d for d in range(rank) if d not in summed]
     terms = prod(x.shape[d] for d in summed)
-    columns = x.permute([*summed, *kept]).reshape(terms, prod(x.shape[d] for d in kept))
+    columns = x.permute([*summed, *remaining]).reshape(terms, prod(x.shape[d] for d in remaining))
     result = arithmetic.total(columns)
     shape = [1 if d in summed else size for d, size in enumerate(x.shape) if keepdim or d not in summed]
     return result.view(shape)
 
 
 def _mean(
-    arithmetic: RoundedSums,
-    self: torch.Tensor,
-    dtype: torch.dtype | None,
-    dim: Sequence[int] | None = None,
+    arithmetic: RoundedSums, self: torch.Tensor, dtype: torch.dtype | None, dim: Sequence[int] | None = None,
     keepdim: bool = False,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     total = _sum(arithmetic, self, dtype, dim, keepdim)
     return total / prod(self.shape[d] for d in (dim or range(self.dim())) if self.dim())
 

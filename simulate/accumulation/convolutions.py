@@ -17,6 +17,7 @@ def _per_dimension(values: Sequence[int], rank: int) -> list[int]:
 
 def _padded(x: torch.Tensor, before: Sequence[int], after: Sequence[int]) -> torch.Tensor:
     """Zeros around the spatial dimensions; negative widths cut."""
+    # torch's pad takes the last dimension first.
     widths = [width for pair in reversed(list(zip(before, after, strict=True))) for width in pair]
     return torch.nn.functional.pad(x, widths) if any(widths) else x
 
@@ -29,7 +30,7 @@ def _with_gaps(x: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
     result = x.new_zeros(*x.shape[:2], *sizes)
     inner = result
     for dimension, step in enumerate(stride, start=2):
-        inner = inner[(slice(None),) * dimension + (slice(None, None, step),)]
+        inner = inner[(slice(None),) * dimension + (slice(None, None, step),)]  # A view.
     inner.copy_(x)
     return result
 
@@ -41,8 +42,8 @@ def _windows(
     space = x.stride()[2:]
     strides = [
         *x.stride()[:2],
-        *(step * one for step, one in zip(space, stride, strict=True)),
-        *(step * one for step, one in zip(space, dilation, strict=True)),
+        *(step * factor for step, factor in zip(space, stride, strict=True)),
+        *(step * factor for step, factor in zip(space, dilation, strict=True)),
     ]
     return x.as_strided([*x.shape[:2], *outputs, *kernel], strides, x.storage_offset())
 
@@ -64,14 +65,9 @@ def _outputs(sizes: Sequence[int], kernel: Sequence[int], stride: Sequence[int],
 
 
 def _correlate(
-    arithmetic: RoundedSums,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    stride: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    outputs: Sequence[int] | None = None,
-) -> torch.Tensor:
+    arithmetic: RoundedSums, x: torch.Tensor, weight: torch.Tensor, stride: Sequence[int], dilation: Sequence[int],
+    groups: int, outputs: Sequence[int] | None = None,
+) -> torch.Tensor:  # fmt: skip
     """The plain convolution of a padded input: sums over channel, then kernel position, row-major.
 
     ``outputs`` tells how many to compute, if fewer than fit.
@@ -91,18 +87,13 @@ def _correlate(
 
 
 def _transposed(
-    arithmetic: RoundedSums,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    extra: Sequence[int],
-    groups: int,
-) -> torch.Tensor:
+    arithmetic: RoundedSums, x: torch.Tensor, weight: torch.Tensor, stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int], extra: Sequence[int], groups: int,
+) -> torch.Tensor:  # fmt: skip
     """The transposed convolution: the plain one of the spread-out input with the flipped kernel."""
     kernel = weight.shape[2:]
     rank = len(kernel)
+    # The padding at which every overlap of kernel and input counts, less the given one.
     before = [gap * (taps - 1) - pad for taps, pad, gap in zip(kernel, padding, dilation, strict=True)]
     after = [width + more for width, more in zip(before, extra, strict=True)]
     spread = _padded(_with_gaps(x, stride), before, after)
@@ -194,6 +185,7 @@ def backward(
             for_input = _transposed(arithmetic, grad_output, weight, stride, padding, dilation, extra, groups)
         for_input = _laid_out(for_input, input, weight)
     if output_mask[1]:
+        # A transposed convolution exchanges the roles of input and output.
         rows, under = (input, grad_output) if transposed else (grad_output, input)
         padded = _padded(under, padding, padding)
         # Sums over batch, then output position, of `rows` (N, O, *outputs) times the padded `x` under the kernel

@@ -46,6 +46,7 @@ def _add_product(limbs: Any, x: Any, y: Any) -> Any:
     carry = uint64(uint64(low >> uint64(32)) + uint64(middle & uint64(_LOW)) + uint64(other & uint64(_LOW)))
     upper = uint64(high + uint64(middle >> uint64(32)) + uint64(other >> uint64(32)) + uint64(carry >> uint64(32)))
     position = a_unit + b_unit
+    # The limb of the lowest digit, and the shift within it; shifted, the four digits extend over five limbs.
     shift, at = uint64(position & int64(31)), position >> int64(5)
     sign = int64(-1) if uint64(x_bits ^ y_bits) >> uint64(63) != uint64(0) else int64(1)
     term = uint64(uint64(low & uint64(_LOW)) << shift)
@@ -94,7 +95,7 @@ def _rounded_bits(limbs: Any, first: Any, last: Any, negative: Any, target: Any,
     top = last
     while top > first and limbs[top] == int64(0):
         top -= int64(1)
-    leading = uint64(limbs[top])
+    leading = uint64(limbs[top])  # Not zero, unless the sum is.
     if leading == uint64(0):
         return uint64(0)
     zeros = uint64(0)
@@ -109,6 +110,7 @@ def _rounded_bits(limbs: Any, first: Any, last: Any, negative: Any, target: Any,
     for i in range(first, top - int64(5)):
         lost = lost | (limbs[i] != int64(0))
     exponent = top * int64(32) + int64(31) - int64(zeros) + int64(UNIT)
+    # Subnormal results drop more bits.
     drop = uint64(int64(64) - precision + max(lowest - exponent, int64(0)))
     whole = right64(above, drop)
     fraction = uint64(left64(above, uint64(uint64(64) - drop)) | right64(above, uint64(drop - uint64(64))))
@@ -118,7 +120,7 @@ def _rounded_bits(limbs: Any, first: Any, last: Any, negative: Any, target: Any,
     minus = uint64(1) if negative else uint64(0)
     addend = addend64(positive_addend, negative_addend, parity, minus, uint64(whole & uint64(1)))
     addend = uint64(addend + uint64(uint64(word) << uint64(32)))
-    scaled = uint64(max(exponent - lowest, int64(0)))
+    scaled = uint64(max(exponent - lowest, int64(0)))  # Added to the integer part, whose first bit raises it by 1.
     result = uint64(uint64(scaled << uint64(precision - int64(1))) + whole)
     result = uint64(result + uint64(1)) if uint64(fraction + addend) < fraction else result
     result = max(result, over[2])
@@ -172,7 +174,7 @@ def dot_products(
                     if x != 0.0 and y != 0.0:
                         at, end = _add_product(limbs, x, y)
                         low, high = min(low, at), max(high, end)
-                else:
+                else:  # NaN and infinities add up as in any sum.
                     special = special + x * y
             bits = uint64(0)
             if low <= high:
@@ -180,6 +182,6 @@ def dot_products(
                 word = words[place] if settings[11] != 0 else int64(0)
                 bits = _rounded_bits(limbs, low, end, negative, carrier, mode, word)
                 bits = uint64(bits | (uint64(1 << 63) if negative else uint64(0)))
-                for i in range(low, end + int64(1)):
+                for i in range(low, end + int64(1)):  # Zeros for the next element.
                     limbs[i] = int64(0)
             target[place] = special if special != 0.0 else _number(bits)

@@ -42,7 +42,7 @@ class ExactSums:
     ) -> None:
         self._dtype, self._rounding, self._draw, self._start = dtype, rounding, draw, start
 
-    def begun(self, named: dict[str, Any]) -> tuple[ExactSums, dict[str, Any]]:
+    def prepare(self, named: dict[str, Any]) -> tuple[ExactSums, dict[str, Any]]:
         """Includes the summand of an operation in the sum of its contraction; returns it, and the other arguments.
 
         That is ``beta * self``, unless the contraction is multiplied by an ``alpha``, or ``bias``.
@@ -75,8 +75,8 @@ class ExactSums:
             except RuntimeError:
                 raise ShapesUnfitError from None
         if a.device.type != "cpu":
-            there = ExactSums(self._dtype, self._rounding, self._draw, None if start is None else start.cpu())
-            return there.contract(a.cpu(), b.cpu()).to(a.device)
+            on_cpu = ExactSums(self._dtype, self._rounding, self._draw, None if start is None else start.cpu())
+            return on_cpu.contract(a.cpu(), b.cpu()).to(a.device)
         target = a.new_zeros(shape)
         if in_memory(target) and target.numel():
             self._compute(a.contiguous(), b.mT.contiguous(), start, target)

@@ -66,7 +66,7 @@ def _converted(x: Any, bits: Any, emin: Any, beyond: Any, to_nearest: Any) -> An
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def _largest_exponents(memory: Any, chain: Any, a: Any, b: Any, places: Any, shape: Any, emin: Any, floor: Any) -> None:
     """Finds E of each column: of the products and of the accumulator, which is their addend."""
-    (out, own, right), (start, end, width, columns) = places, shape
+    (out, own, right), (start, end, width, columns) = places, shape  # Offsets of the sums, of a's row and of b.
     for j in range(width):
         addend = chain[out + j]
         exponent = _exponent(addend, emin) if addend != _ZERO else signed(NOTHING)
@@ -86,14 +86,15 @@ def _add_block(
     A term is a product, or the exact sum of the products of a group.
     """
     (out, own, right), (start, end, width, columns) = places, shape
+    # Four arrays share the memory: units, their reciprocals, sums, and sums of a group.
     scales, sums, of_group = int64(TILE), int64(2 * TILE), int64(3 * TILE)
     for j in range(width):
         largest = float_of(memory[j])
-        exponent = max(signed(largest), _LEAST) if largest > real(NOTHING / 2) else signed(0)
+        exponent = max(signed(largest), _LEAST) if largest > real(NOTHING / 2) else signed(0)  # All zeros: any scale.
         scale = _normal_power(signed(fraction_bits - exponent))
         memory[j] = bits_of(_normal_power(signed(exponent - fraction_bits)))
         memory[scales + j] = bits_of(scale)
-        memory[sums + j] = bits_of(np.trunc(chain[out + j] * scale))
+        memory[sums + j] = bits_of(np.trunc(chain[out + j] * scale))  # The accumulator, in units of 2^(E - F).
         memory[of_group + j] = bits_of(_ZERO)
     for k in range(start, end):
         x, at = a[own + k], right + k * columns
@@ -141,7 +142,7 @@ def fused_products(
         width = min(int64(TILE), columns - left)
         for start in range(0, depth, block):
             end = min(start + block, depth)
-            restarts = restart > 0 and (end == depth or end % restart == 0)
+            restarts = restart > 0 and (end == depth or end % restart == 0)  # Blocks divide the distance of restarts.
             for row in range(first, last):
                 out = row * columns + left
                 places = out, row * depth, (row // rows) * depth * columns + left

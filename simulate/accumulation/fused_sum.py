@@ -68,7 +68,7 @@ class FusedSum:
     result: FloatFormat
     to_nearest: bool = False
     operands: tuple[FloatFormat, ...] = ()
-    floor: int = -(1 << 14)
+    floor: int = -(1 << 14)  # Below every exponent of a product.
     restart: int | None = None
     scaled: int = 0
     group: int = 1
@@ -114,21 +114,22 @@ class FusedSum:
             FormatError: The text is a fused sum with a wrong parameter, or names an unknown unit of a known GPU.
         """
         name, slash, restart = text.partition("/")
-        if name in UNITS:
+        if name in UNITS:  # A known unit; only the restart is free.
             if slash and not restart.isdecimal():
                 raise FormatError(f"a matrix unit is NAME or NAME/PRODUCTS, such as {name}/128; got {text!r}")
             return replace(UNITS[name], restart=int(restart)) if slash else UNITS[name]
+        # A name that begins like a unit is a misspelt one, rather than a format.
         if name.strip().lower().partition("-")[0] in {unit.partition("-")[0] for unit in UNITS}:
             raise FormatError(f"unknown matrix unit {name!r}; known are {', '.join(UNITS)}")
         if not text.startswith("fused"):
             return None
-        found = _TEXT.fullmatch(text.replace(" ", ""))
-        if found is None:
+        match = _TEXT.fullmatch(text.replace(" ", ""))
+        if match is None:
             raise FormatError(f"a fused sum is fused({_KEYS})[:OPERANDS][/RESTART], such as {_EXAMPLE}; got {text!r}")
-        operands = tuple(map(_float, (found["operands"] or "").split(","))) if found["operands"] else ()
-        numbers: dict[str, Any] = {name: int(found[name]) for name in ("floor", "restart") if found[name]}
+        operands = tuple(map(_float, (match["operands"] or "").split(","))) if match["operands"] else ()
+        numbers: dict[str, Any] = {name: int(match[name]) for name in ("floor", "restart") if match[name]}
         return FusedSum(
-            int(found["L"]), int(found["F"]), _float(found["result"]), found["mode"] == "rne", operands, **numbers
+            int(match["L"]), int(match["F"]), _float(match["result"]), match["mode"] == "rne", operands, **numbers
         )
 
 

@@ -60,7 +60,7 @@ class FusedSums:
         )  # fmt: skip
         self._settings = np.array(numbers, np.int64)
 
-    def begun(self, named: dict[str, Any]) -> tuple[FusedSums, dict[str, Any]]:
+    def prepare(self, named: dict[str, Any]) -> tuple[FusedSums, dict[str, Any]]:
         """Returns the arithmetic and the arguments for an operation: a chain begins with zero."""
         return self, named
 
@@ -96,7 +96,7 @@ class FusedSums:
         finite = bool(x.isfinite().all() and y.isfinite().all())
         if not finite:  # NaN and infinities go their usual way; the sums of the others are as without them
             special = torch.bmm(x.double(), y.double())
-            x, y = (torch.where(one.isfinite(), one, 0.0) for one in (x, y))
+            x, y = (torch.where(operand.isfinite(), operand, 0.0) for operand in (x, y))
         left, right = self._elements(x.contiguous()), self._elements(y.mT.contiguous())
         if addend is not None and not (left.scales is None and right.scales is None):
             raise UnfitOperandsError(f"{self._unit} begins a sum with an addend only where operands have no scales")
@@ -116,9 +116,9 @@ class FusedSums:
         x = x.double()
         for group in ((1, self._unit.scaled),) if self._unit.scaled else _GROUPS:
             for fmt in formats:
-                found = _with_e4m3_scales(x, fmt) if self._unit.scaled == 16 else _divided(x, fmt, group, self._unit)
-                if found is not None:
-                    return found
+                elements = _with_e4m3_scales(x, fmt) if self._unit.scaled == 16 else _divided(x, fmt, group, self._unit)
+                if elements is not None:
+                    return elements
         names = " or ".join(map(str, formats))
         raise UnfitOperandsError(
             f"{self._unit} multiplies operands in {names}, with or without scales, and these are not: round them first,"
@@ -130,16 +130,16 @@ class FusedSums:
         if left.scales is None and right.scales is None:
             return self._chain(left, right)
         depth = left.elements.shape[2]
-        size = min(one.block for one in (left, right) if one.scales is not None)
+        size = min(operand.block for operand in (left, right) if operand.scales is not None)
         total: torch.Tensor | None = None
         for first in range(0, depth, size):
-            these = slice(first, first + size)
+            part = slice(first, first + size)
             alpha = torch.ones(1, 1, 1, dtype=torch.float64)
-            for one, is_left in ((left, True), (right, False)):
-                if one.scales is not None:
-                    scale = one.scales[..., first // one.block, None]
+            for operand, is_left in ((left, True), (right, False)):
+                if operand.scales is not None:
+                    scale = operand.scales[..., first // operand.block, None]
                     alpha = alpha * (scale if is_left else scale.mT)
-            a, b = (ScaledElements(one.elements[..., these], None, one.exponents[..., these]) for one in (left, right))
+            a, b = (ScaledElements(x.elements[..., part], None, x.exponents[..., part]) for x in (left, right))
             # The scales' product and the scaled sum are float32; float64 holds both before they are rounded.
             scaled = self._chain(a, b) * alpha.float().double()
             total = (scaled if total is None else total + scaled).float().double()
@@ -149,13 +149,13 @@ class FusedSums:
     def _chain(self, left: ScaledElements, right: ScaledElements, addend: torch.Tensor | None = None) -> torch.Tensor:
         dtype = self._carrier
         operands = (left.elements, right.elements.mT, left.exponents, right.exponents.mT)
-        a, b, a_exponents, b_exponents = (one.to(dtype).contiguous() for one in operands)
+        a, b, a_exponents, b_exponents = (x.to(dtype).contiguous() for x in operands)
         (batches, rows, depth), columns = a.shape, b.shape[2]
         target, chain = (torch.zeros(batches, rows, columns, dtype=dtype) for _ in range(2))
         if addend is not None:
             chain.copy_(addend)
         kernel = compiled(fused_products, dtype)
-        addresses = tuple(one.data_ptr() for one in (a, b, a_exponents, b_exponents, target, chain))
+        addresses = tuple(x.data_ptr() for x in (a, b, a_exponents, b_exponents, target, chain))
         settings = self._settings.ctypes.data
 
         def piece(first: int, last: int) -> None:
@@ -192,16 +192,17 @@ def _with_e4m3_scales(x: torch.Tensor, fmt: FloatFormat) -> ScaledElements | Non
     fits = largest == 0
     # The largest element of a block is the format's, unless the scale was rounded coarsely.
     for element in sorted((value for value in fmt.values().tolist() if value > 0), reverse=True):
-        tried = round(largest / element, _E4M3).clamp(min=2.0**-9)
-        divided = round(blocks / tried, fmt)
-        good = ((divided * tried - blocks).abs() <= 2 * _CLOSE * blocks.abs()).all(3, keepdim=True)
-        scales, elements = (torch.where(good & ~fits, new, old) for new, old in ((tried, scales), (divided, elements)))
-        fits |= good
+        candidate = round(largest / element, _E4M3).clamp(min=2.0**-9)
+        divided = round(blocks / candidate, fmt)
+        matches = ((divided * candidate - blocks).abs() <= 2 * _CLOSE * blocks.abs()).all(3, keepdim=True)
+        scales = torch.where(matches & ~fits, candidate, scales)
+        elements = torch.where(matches & ~fits, divided, elements)
+        fits |= matches
     if not bool(fits.all()):
         return None
     exponents = _exponents(elements, 0, grouped=True) + _exponents(scales, _E4M3.emin)
-    found, powers = (one.flatten(2)[..., :depth] for one in (elements * scales, exponents))
-    return ScaledElements(found, of_tensor.view(1, 1, 1), powers, depth)
+    products, powers = (blocks.flatten(2)[..., :depth] for blocks in (elements * scales, exponents))
+    return ScaledElements(products, of_tensor.view(1, 1, 1), powers, depth)
 
 
 def _elements_of(x: torch.Tensor, scales: torch.Tensor, fmt: FloatFormat) -> torch.Tensor | None:
@@ -240,18 +241,20 @@ def _divided(x: torch.Tensor, fmt: FloatFormat, group: tuple[int, int], unit: Fu
     else:  # with a power of two, the largest elements that fit: those of a larger scale are exact multiples
         candidates = (powers, (largest / fmt.max).float().double())
     for scales in candidates:
-        known = torch.where(largest > 0, scales, 1.0)
+        nonzero_scales = torch.where(largest > 0, scales, 1.0)
         # Most wrong guesses fail in the first row.
-        if _elements_of(groups[:1, :1, :1], known[:1, :1], fmt) is None:
+        if _elements_of(groups[:1, :1, :1], nonzero_scales[:1, :1], fmt) is None:
             continue
-        elements = _elements_of(groups, known, fmt)
+        elements = _elements_of(groups, nonzero_scales, fmt)
         if elements is not None:
             exponents = _exponents(elements, fmt.emin, grouped=unit.group > 1)
             if of_blocks:  # the scales' exponents are part of the products'
-                exponents = exponents + (torch.frexp(known).exponent - 1)
-            parts = (one.reshape(padded.shape)[:, :rows, :depth] for one in (elements, exponents))
+                exponents = exponents + (torch.frexp(nonzero_scales).exponent - 1)
+            parts = (blocks.reshape(padded.shape)[:, :rows, :depth] for blocks in (elements, exponents))
             if of_blocks:
                 return ScaledElements(x, None, [*parts][1])
-            of_rows = known.expand(-1, -1, height, -1, -1).reshape(known.shape[0], -1, known.shape[3])[:, :rows]
+            of_rows = nonzero_scales.expand(-1, -1, height, -1, -1).reshape(
+                nonzero_scales.shape[0], -1, nonzero_scales.shape[3]
+            )[:, :rows]
             return ScaledElements(next(parts), of_rows, next(parts), length)
     return None

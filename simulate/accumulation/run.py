@@ -75,19 +75,19 @@ def accumulate(
     Raises:
         FormatError: the carrier cannot hold one of the accumulation's formats.
     """
-    known = handler(func)
-    if known is None:
+    operation_handler = handler(func)
+    if operation_handler is None:
         return NotImplemented
-    call = known.bind(args, kwargs or {})
+    call = operation_handler.bind(args, kwargs or {})
     dtype = call.dtype
     if dtype not in _CARRIERS:
         return NotImplemented
     try:
         if isinstance(accumulation, FusedSum):
-            return known.run(fused(accumulation, dtype), call)
+            return operation_handler.run(fused(accumulation, dtype), call)
         if accumulation.is_exact:
             rounding = CarrierRounding(Rounding.NEAREST_EVEN) if to_carrier is None else to_carrier(dtype)
-            return known.run(ExactSums(dtype, rounding, draw), call)
-        return known.run(arithmetic(accumulation, dtype), call)
+            return operation_handler.run(ExactSums(dtype, rounding, draw), call)
+        return operation_handler.run(arithmetic(accumulation, dtype), call)
     except ShapesUnfitError:
         return NotImplemented
