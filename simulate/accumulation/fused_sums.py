@@ -241,20 +241,18 @@ def _divided(x: torch.Tensor, fmt: FloatFormat, group: tuple[int, int], unit: Fu
     else:  # with a power of two, the largest elements that fit: those of a larger scale are exact multiples
         candidates = (powers, (largest / fmt.max).float().double())
     for scales in candidates:
-        nonzero_scales = torch.where(largest > 0, scales, 1.0)
+        factors = torch.where(largest > 0, scales, 1.0)
         # Most wrong guesses fail in the first row.
-        if _elements_of(groups[:1, :1, :1], nonzero_scales[:1, :1], fmt) is None:
+        if _elements_of(groups[:1, :1, :1], factors[:1, :1], fmt) is None:
             continue
-        elements = _elements_of(groups, nonzero_scales, fmt)
+        elements = _elements_of(groups, factors, fmt)
         if elements is not None:
             exponents = _exponents(elements, fmt.emin, grouped=unit.group > 1)
             if of_blocks:  # the scales' exponents are part of the products'
-                exponents = exponents + (torch.frexp(nonzero_scales).exponent - 1)
+                exponents = exponents + (torch.frexp(factors).exponent - 1)
             parts = (blocks.reshape(padded.shape)[:, :rows, :depth] for blocks in (elements, exponents))
             if of_blocks:
                 return ScaledElements(x, None, [*parts][1])
-            of_rows = nonzero_scales.expand(-1, -1, height, -1, -1).reshape(
-                nonzero_scales.shape[0], -1, nonzero_scales.shape[3]
-            )[:, :rows]
+            of_rows = factors.expand(-1, -1, height, -1, -1).reshape(factors.shape[0], -1, factors.shape[3])[:, :rows]
             return ScaledElements(next(parts), of_rows, next(parts), length)
     return None

@@ -82,7 +82,7 @@ def _below_end(adapted: Adapted) -> Kernel:
         numbers = [x for x in args if isinstance(x, float)]
         low = kwargs.get("from", numbers[0] if numbers else 0.0)
         high = kwargs.get("to", numbers[1] if len(numbers) > 1 else 1.0)
-        x = torch.view_as_real(drawn) if drawn.is_complex() else drawn
+        x = torch.view_as_real(drawn) if drawn.is_complex() else drawn  # Both parts, in place.
         wide = x.to(torch.float32) if x.itemsize == 2 else x  # float16 and bfloat16
         inside = round(wide, fmt, rounding=Rounding.DOWN)
         leaves = (round(wide, fmt, rounding=Rounding.UP) >= high) & (inside >= low) & (inside < high)
@@ -110,7 +110,7 @@ def _integers_that_count(adapted: Adapted) -> Kernel:
     fmt, operation = adapted.format, adapted.operation
     if fmt.eps is None or fmt.max is None:
         return adapted.kernel
-    end = int(min(2 / fmt.eps, fmt.max)) + 1
+    end = int(min(2 / fmt.eps, fmt.max)) + 1  # With m bits, all integers up to 2^(m + 1).
     to = {"default": "to", "out": "to_out"}.get(operation._overloadname)  # noqa: SLF001  its only name
     up_to = getattr(operation.overloadpacket, to) if to else None
 
@@ -144,13 +144,13 @@ def _neighbour(adapted: Adapted) -> Kernel:
 
     def neighbour(x: torch.Tensor, toward: torch.Tensor, **out: Any) -> Any:
         start, end = adapted.operand(x), adapted.operand(toward)
-        near = torch.nextafter(start, end)
+        near = torch.nextafter(start, end)  # The carrier's neighbour; up or down from it is the format's.
         up, down = (adapted.rounded(near, fmt, mode) for mode in (Rounding.UP, Rounding.DOWN))
-        found = torch.where(end > start, up, torch.where(end < start, down, near))
+        value = torch.where(end > start, up, torch.where(end < start, down, near))
         # Some formats have no subnormal values, and posits do not round to zero.
-        found = torch.where((start == 0) & (end != 0), torch.full_like(found, smallest).copysign(end), found)
-        found = torch.where((found == start) & (start.abs() == smallest) & (end != start), start * 0, found)
-        return adapted.kernel(x, toward, **out).copy_(found)
+        value = torch.where((start == 0) & (end != 0), torch.full_like(value, smallest).copysign(end), value)
+        value = torch.where((value == start) & (start.abs() == smallest) & (end != start), start * 0, value)
+        return adapted.kernel(x, toward, **out).copy_(value)  # Checks arguments, and makes the result.
 
     return neighbour
 
@@ -189,15 +189,15 @@ def _equal_as_rounded(adapted: Adapted) -> Kernel:
         if not isinstance(other, torch.Tensor):
             return adapted.kernel(adapted.operand(x), other)
         x, other = adapted.operand(x), adapted.operand(other)
-        found = adapted.kernel(x, other)
-        operand, result = (x, other) if x.numel() >= other.numel() else (other, x)
+        are_equal = adapted.kernel(x, other)
+        operand, result = (x, other) if x.numel() >= other.numel() else (other, x)  # The result was reduced.
         sizes = (1,) * (operand.dim() - result.dim()) + tuple(result.shape)
         reduced = [axis for axis, size in enumerate(sizes) if size < operand.shape[axis]]
         if not reduced:
-            return found
+            return are_equal
         distances = (operand - result).abs()
         nearest = distances == distances.amin(reduced, keepdim=True)
-        return found | (nearest & ~found.any(reduced, keepdim=True))
+        return are_equal | (nearest & ~are_equal.any(reduced, keepdim=True))
 
     return standing_for(equal, StandsFor(asks=2))
 
@@ -211,7 +211,7 @@ def _exp_as_rounded(adapted: Adapted) -> Kernel:
         if name in ("Logsumexp", "Logcumsumexp"):
             operand = _saved_operand(node)
             if operand is not None:
-                x = x + (adapted.operand(operand.to(x.dtype)) - operand)
+                x = x + (adapted.operand(operand.to(x.dtype)) - operand)  # x is the operand less the result.
             elif name == "Logsumexp":  # no value of the format is above the result
                 x = x.clamp(max=0)
         return adapted.kernel(x, **out)

@@ -76,7 +76,7 @@ def single(dialect: Dialect) -> Formulas:
 
     @compiled
     def sum_(x: Any, a: Any, b: Any, v: Any, sign: Any) -> Any:
-        y = v * a
+        y = v * a  # Exact: v is 1 or -1.
         top, rest = two_sum(x, y)
         return top, rest, sign * (sign * x + sign * y), True
 
@@ -100,7 +100,7 @@ def single(dialect: Dialect) -> Formulas:
 
     @compiled
     def fused(x: Any, a: Any, b: Any, v: Any, sign: Any) -> Any:
-        product, lost = two_product(v * a, b)
+        product, lost = two_product(v * a, b)  # 48 bits times 24
         total, h0 = two_sum(x, lost)
         h2, h1 = two_sum(total, product)
         top, rest = top_of3(h0, h1, h2)
@@ -120,7 +120,7 @@ def single(dialect: Dialect) -> Formulas:
 
     @compiled
     def interpolation(x: Any, a: Any, b: Any, v: Any, sign: Any) -> Any:
-        high, low = two_sum(b * a, -(b * x))
+        high, low = two_sum(b * a, -(b * x))  # Products of float32 numbers are exact.
         total, h0 = two_sum(x, low)
         h2, h1 = two_sum(total, high)
         top, rest = top_of3(h0, h1, h2)
@@ -199,7 +199,7 @@ def double(dialect: Dialect) -> Formulas:  # noqa: C901, PLR0915  one scope for 
     def quotient(x: Any, a: Any, b: Any, v: Any, sign: Any) -> Any:
         top = x / a
         product, lost = two_product(top, a)
-        rest = ((x - product) - lost) / a
+        rest = ((x - product) - lost) / a  # The remainder is exact.
         safe = between(top, _LOW, _HIGH) & between(x, _LOW, _HIGH) & between(a, _LOW, _HIGH)
         return top, rest, top, safe | (x == 0.0) | (a == 0.0) | endless(x) | endless(a)
 
@@ -212,6 +212,7 @@ def double(dialect: Dialect) -> Formulas:  # noqa: C901, PLR0915  one scope for 
 
     @compiled
     def fused(x: Any, a: Any, b: Any, v: Any, sign: Any) -> Any:
+        # v a b in four parts, and x.
         scaled, below = two_product(v, a)
         product, lost = two_product(scaled, b)
         small, less = two_product(below, b)
@@ -251,6 +252,7 @@ def double(dialect: Dialect) -> Formulas:  # noqa: C901, PLR0915  one scope for 
 
     @compiled
     def interpolation(x: Any, a: Any, b: Any, v: Any, sign: Any) -> Any:
+        # b a - b x in four parts, and x.
         product, lost = two_product(b, a)
         other, less = two_product(-b, x)
         h0, h1, h2 = grown2(lost, product, less)

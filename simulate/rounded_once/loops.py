@@ -87,9 +87,9 @@ def _ordinary(top: Any, plain: Any) -> Any:
 def _to_normal32(bits: Any, mode: Any, word: Any) -> Any:
     """A float64 rounded to float32, if it is zero or there is a normal number of float32 above and below it."""
     positive, negative, parity, _ = mode
-    odd = uint64(uint64(bits >> uint64(29)) & uint64(1))
+    odd = uint64(uint64(bits >> uint64(29)) & uint64(1))  # 52 - 23 bits are dropped.
     addend = addend64(positive, negative, parity, uint64(bits >> uint64(63)), odd)
-    addend = uint64(uint64(addend + uint64(uint64(word) << uint64(32))) >> uint64(35))
+    addend = uint64(uint64(addend + uint64(uint64(word) << uint64(32))) >> uint64(35))  # 64 - 29
     return types.float32(float_of64(uint64(uint64(bits + addend) & uint64(0xFFFF_FFFF_E000_0000))))
 
 
@@ -129,6 +129,7 @@ def _to_64(top: Any, rest: Any, mode: Any, word: Any) -> Any:
     positive, negative, parity, sticky = mode
     bits = bits_of64(top)
     inexact = uint64(1) if abs(rest) > 0.0 else uint64(0)
+    # The exact magnitude is below that of the nearest number if the rest has the other sign.
     opposite = uint64(uint64(bits ^ bits_of64(rest)) >> uint64(63))
     lower = uint64(bits - uint64(opposite & inexact))
     low, high = float_of64(lower), float_of64(uint64(lower + uint64(1)))
@@ -152,7 +153,7 @@ def _unpack_settings(s: Any) -> Any:
 @_inlined  # type: ignore[untyped-decorator]
 def _draw_words(words: Any, index: Any, count: Any, seed: Any, step: Any) -> Any:
     """The random words of the elements ``index``, ``index + 1``, ..., as from RandomBits(seed, step)."""
-    base = mix64(uint64(mix64(uint64(seed)) ^ uint64(step)))
+    base = mix64(uint64(mix64(uint64(seed)) ^ uint64(step)))  # As random_words.key_base.
     key = mix64(uint64(base ^ uint64(index >> int64(32))))
     key0, key1, start = uint32(key), uint32(key >> uint64(32)), uint32(index & int64(CHUNK - 1))
     for i in range(count):
@@ -198,7 +199,7 @@ def _loop32(
         _read_block(xs, x, at, steps & 1, count)
         _read_block(as_, a, at, steps & 2, count)
         _read_block(bs, b, at, steps & 4, count)
-        unusual = uint64(0)
+        unusual = uint64(0)  # Not zero if a result is subnormal or not finite in float32.
         for i in range(count):
             top, rest, plain, _ = formula(xs[i], as_[i], bs[i], v, sign)
             bits = odd64(top, rest, uint64(1))
@@ -207,7 +208,7 @@ def _loop32(
             outside = uint64(magnitude - uint64(_SMALLEST_NORMAL)) > uint64(_LARGEST_FINITE - _SMALLEST_NORMAL)
             unusual = uint64(unusual | (magnitude if outside else uint64(0)))
             exact[i] = bits
-        if unusual == uint64(0):
+        if unusual == uint64(0):  # The usual loop is shorter, and the compiler vectorises it.
             for i in range(count):
                 target[at + i] = _to_normal32(exact[i], mode, words[i])
         else:
@@ -277,14 +278,9 @@ class RoundedOnceLoop:
         self.settings: int = self._settings.ctypes.data
 
     def __call__(
-        self,
-        addresses: Sequence[int],
-        steps: int,
-        factor: float,
-        target: torch.Tensor,
-        count: int,
+        self, addresses: Sequence[int], steps: int, factor: float, target: torch.Tensor, count: int,
         random: RandomBits | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Writes results to ``target``, or ``UNSAFE`` where a float64 formula is.
 
         Args:

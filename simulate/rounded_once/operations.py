@@ -34,7 +34,7 @@ from .formulas import Formulas
 from .operators import DrawAt, is_traced, traced
 from .results import CARRIERS, FormulaCall, ResultRounding, ResultRoundings, result
 
-_SEVERAL = ("fused", "divided", "interpolation", "conversion")
+_SEVERAL = ("fused", "divided", "interpolation", "conversion")  # Kernels round these more than once.
 
 
 def _add(self: Any, other: Any, alpha: Any = 1) -> FormulaCall:
@@ -106,7 +106,7 @@ def carrier_rounding(
         harmless, as_kernels_do = harmless & {"root"}, False
     if formula in harmless or (formula in _SEVERAL and as_kernels_do):
         return CarrierRounding(Rounding.NEAREST_EVEN) if formula == "root" else None
-    if precision + 2 <= STORED_BITS[dtype] + 1:
+    if precision + 2 <= STORED_BITS[dtype] + 1:  # Two bits more: rounding to odd is then harmless.
         return CarrierRounding(Rounding.TO_ODD, saturating)
     return CarrierRounding(Rounding.NEAREST_EVEN) if formula == "root" else None
 
@@ -123,6 +123,7 @@ def _rounding_twice(fmt: Format, dtype: torch.dtype) -> tuple[int, frozenset[str
     harmless = set()
     if isinstance(fmt, FixedFormat):
         precision = fmt.integer_bits + fmt.fraction_bits
+        # Bits of exact sums and products; quotients and roots have no end, and need as many as floats' do.
         bits = {"sum": precision + 1, "product": 2 * precision} | dict.fromkeys(("quotient", "root"), 2 * precision + 2)
         harmless = {formula for formula, needed in bits.items() if needed <= stored + 1}
     elif isinstance(fmt, FloatFormat):
@@ -132,13 +133,13 @@ def _rounding_twice(fmt: Format, dtype: torch.dtype) -> tuple[int, frozenset[str
         if 2 * precision + 2 <= stored + 1:
             harmless = {"sum", "root"}
             harmless |= {"quotient"} if halfway - precision >= lowest else set()
-        if 2 * precision <= stored + 1 and halfway - (2 * precision - 1) >= lowest:
+        if 2 * precision <= stored + 1 and halfway - (2 * precision - 1) >= lowest:  # Exact products.
             harmless |= {"product"}
     elif isinstance(fmt, PositFormat):
         precision = fmt.significand_bits + 1
         if 2 * precision + 2 <= stored + 1:
             harmless = {"sum", "root"}
-            harmless |= {"product", "quotient"} if 2 * fmt.emax < largest else set()
+            harmless |= {"product", "quotient"} if 2 * fmt.emax < largest else set()  # Within the carrier's range.
     else:
         precision, harmless = STORED_BITS[torch.float64] + 1, {"root"}
     return precision, frozenset(harmless)
@@ -193,17 +194,19 @@ def kernel(
         of_numbers = ways
     if not any(ways.values()) and not any(of_numbers.values()):
         return None
-    made = _Kernel(operation, make, ways, of_numbers, draw)
+    replacement = _Kernel(operation, make, ways, of_numbers, draw)
     if out_names(operation):
-        return made
-    others = {formula for each in (ways, of_numbers) for formula, of in each.items() if of} - {"root"}
+        return replacement
+    others = {formula for each in (ways, of_numbers) for formula, roundings in each.items() if roundings} - {"root"}
+    # The C++ library knows roots and powers by themselves, and all else by a description.
     if formulas == ("root",) and all(way.is_nearest_root for way in ways["root"].values()):
-        made.stands_for = StandsFor(roots=exact_loops.nearest_roots())
+        replacement.stands_for = StandsFor(roots=exact_loops.nearest_roots())
     elif plain_name(name) == "pow" and not others:
-        made.stands_for = StandsFor(power=True)
+        replacement.stands_for = StandsFor(power=True)
     else:
-        made.stands_for = StandsFor(exact=_exact_description(name, _asked(ways), _asked(of_numbers)))
-    return made
+        exact = _exact_description(name, _formula_needs(ways), _formula_needs(of_numbers))
+        replacement.stands_for = StandsFor(exact=exact)
+    return replacement
 
 
 @lru_cache(maxsize=1024)
@@ -222,7 +225,7 @@ def _ways(
 _result_rounding = cache(ResultRounding)  # a loop that is compiled for one simulation is the others', too
 
 
-def _asked(ways: Mapping[str, ResultRoundings]) -> tuple[tuple[str, bool, ResultRounding | None], ...]:
+def _formula_needs(ways: Mapping[str, ResultRoundings]) -> tuple[tuple[str, bool, ResultRounding | None], ...]:
     """For each formula, whether PyTorch's kernel will not do for it, and how float32 is rounded."""
     return tuple((formula, bool(of_carriers), of_carriers.get(torch.float32)) for formula, of_carriers in ways.items())
 
@@ -230,17 +233,17 @@ def _asked(ways: Mapping[str, ResultRoundings]) -> tuple[tuple[str, bool, Result
 # C++ has the address of what is returned, which is kept for good, and so not by the format: a user's own may be another
 # one in each simulation.
 @cache
-def _exact_description(name: str, *asked: tuple[tuple[str, bool, ResultRounding | None], ...]) -> Exact:
+def _exact_description(name: str, *needs: tuple[tuple[str, bool, ResultRounding | None], ...]) -> Exact:
     """Returns the C++ description of an operation's arithmetic, without and with a number; loops once compiled."""
-    made = Exact(plain_name(name), of_lists=name.startswith("_foreach_"), in_place=name.endswith("_"))
-    for has_number, of_formulas in enumerate(asked):
-        for formula, is_asked, way in of_formulas:
-            native = made.way(formula, has_number=bool(has_number))
-            native.asked = is_asked
+    description = Exact(plain_name(name), of_lists=name.startswith("_foreach_"), in_place=name.endswith("_"))
+    for has_number, formulas in enumerate(needs):
+        for formula, is_needed, way in formulas:
+            native = description.way(formula, has_number=bool(has_number))
+            native.asked = is_needed
             if way is not None and not way.is_nearest_root:
                 native.draws = way.draws
                 way.tell(native)
-    return made
+    return description
 
 
 class _Kernel:
@@ -270,12 +273,12 @@ class _Kernel:
         if self._out is not None:
             return self._into_out(*args, **kwargs)
         target = args[0] if self._in_place else None
-        computed = self._computed(self._make(*args, **kwargs), target)
+        computed = self._compute(self._make(*args, **kwargs), target)
         if computed is NotImplemented:
             return self._operation(*args, **kwargs)
         return computed if target is None else _write_result(target, computed)
 
-    def _computed(self, call: FormulaCall | None, target: torch.Tensor | None) -> Any:
+    def _compute(self, call: FormulaCall | None, target: torch.Tensor | None) -> Any:
         """A tensor with the results, which may be the ``target``; ``NotImplemented`` to leave it to the operation."""
         ways = None if call is None else (self._of_numbers if call.has_number else self._ways)[call.formula]
         if call is None or not ways or (target is not None and not all(_fits(x, target) for x in call.tensors)):
@@ -291,24 +294,24 @@ class _Kernel:
     def _into_out(self, *args: Any, **kwargs: Any) -> Any:
         assert self._out is not None
         out = kwargs.pop(self._out)
-        computed = self._computed(self._make(*args, **kwargs), None)
+        computed = self._compute(self._make(*args, **kwargs), None)
         if computed is NotImplemented or computed.dtype is not out.dtype or computed.shape != out.shape:
             self._operation(*args, **kwargs, **{self._out: out})  # which resizes, and warns of it
         return out if computed is NotImplemented else out.copy_(computed)
 
     def _for_lists(self, *args: Any, **kwargs: Any) -> Any:
         count = len(args[0])
-        given = [*args, *(kwargs[name] for name in self._names[len(args) :] if name in kwargs)]
-        columns = [_column(x, count) for x in given]
+        values = [*args, *(kwargs[name] for name in self._names[len(args) :] if name in kwargs)]
+        columns = [_column(x, count) for x in values]
         if self._out is not None or any(column is None for column in columns):
             return self._operation(*args, **kwargs)
         results = []
         for i, row in enumerate(zip(*columns, strict=True)):
             target = row[0] if self._in_place else None
-            computed = self._computed(self._make(*row), target)
+            computed = self._compute(self._make(*row), target)
             if computed is NotImplemented:
-                alone = [_only(x, i) for x in args], {name: _only(x, i) for name, x in kwargs.items()}
-                computed = (self._operation(*alone[0], **alone[1]) or [target])[0]
+                item = [_for_tensor(x, i) for x in args], {name: _for_tensor(x, i) for name, x in kwargs.items()}
+                computed = (self._operation(*item[0], **item[1]) or [target])[0]
             results.append(computed if target is None else _write_result(target, computed))
         return None if self._in_place else results
 
@@ -322,13 +325,13 @@ def _fits(x: torch.Tensor, target: torch.Tensor) -> bool:
     if x is target or (x.shape == target.shape and x.dtype is target.dtype and x.device == target.device):
         return True
     alike = x.dtype is target.dtype and x.device == target.device
-    if not alike and (x.dim() or x.device.type != "cpu"):
+    if not alike and (x.dim() or x.device.type != "cpu"):  # A tensor without axes takes part as a number.
         return False
     missing = target.dim() - x.dim()
     return missing >= 0 and all(n in (1, m) for n, m in zip(x.shape, target.shape[missing:], strict=True))
 
 
-def _only(x: Any, i: int) -> Any:
+def _for_tensor(x: Any, i: int) -> Any:
     """An argument for lists, for one of the tensors."""
     if isinstance(x, (list, tuple)):
         return [x[i]]

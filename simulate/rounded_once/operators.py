@@ -40,9 +40,9 @@ def traced(call: FormulaCall, ways: ResultRoundings, draw: DrawAt) -> Any:
     operators: Any = torch.ops.roundoff
     if way.is_nearest_root:
         return operators.sqrt.default(call.operands[0].to(way.dtype))  # also of integers
-    given = [tensor_of(x, way.dtype) if isinstance(x, TracedNumber) else x for x in (*call.operands, call.factor)]
-    *tensors, v = [x if isinstance(x, torch.Tensor) else None for x in given]
-    *numbers, factor = [0.0 if isinstance(x, torch.Tensor) else float(x) for x in given]
+    values = [tensor_of(x, way.dtype) if isinstance(x, TracedNumber) else x for x in (*call.operands, call.factor)]
+    *tensors, v = [x if isinstance(x, torch.Tensor) else None for x in values]
+    *numbers, factor = [0.0 if isinstance(x, torch.Tensor) else float(x) for x in values]
     x, a, b = [*tensors, None, None][:3]
     random, place = draw() if way.draws else (None, None)
     drawn = (place, 0) if random is None else (place, random.step)
@@ -80,7 +80,7 @@ def _ways(formula: str, mode: str, saturating: bool) -> ResultRoundings:
     return {dtype: ResultRounding(formula, dtype, carrier) for dtype in CARRIERS}
 
 
-def _laid_out(
+def _exactly_fake(
     formula: str, x: Maybe, a: Maybe, b: Maybe, _v: Maybe, numbers: Sequence[float], factor: float, *_: Any
 ) -> torch.Tensor:
     return unwritten_like(_call_from(formula, x, a, b, numbers, factor).layout())
@@ -94,5 +94,5 @@ def _sqrt(x: torch.Tensor) -> torch.Tensor:
 for _device in ("CPU", "CUDA"):
     torch.library.impl("roundoff::exactly", _device, _exactly)
     torch.library.impl("roundoff::sqrt", _device, _sqrt)
-torch.library.register_fake("roundoff::exactly", _laid_out)
+torch.library.register_fake("roundoff::exactly", _exactly_fake)
 torch.library.register_fake("roundoff::sqrt", lambda x: unwritten_like(FormulaCall("root", (x,)).layout()))

@@ -53,9 +53,8 @@ class ResultRounding:
     def loop(self) -> exact_loops.RoundedOnceLoop:
         """The loop that computes results on the CPU; compiled at first use, and then also passed to C++."""
         if not self._loops:
-            self._loops.append(
-                exact_loops.RoundedOnceLoop(self.formula, self.dtype, self.carrier)
-            )  # two threads: one more
+            # Two threads may each append a loop; the first one is used.
+            self._loops.append(exact_loops.RoundedOnceLoop(self.formula, self.dtype, self.carrier))
             for way in list(self._native_ways):
                 way.fill(self._loops[0].function, self._loops[0].settings)
         return self._loops[0]
@@ -196,14 +195,14 @@ def _in_carrier(x: Any, dtype: torch.dtype) -> Any:
     return float(x) if dtype is torch.float64 else c_float(x).value
 
 
-def _on(x: torch.Tensor | float, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def _convert_to(x: torch.Tensor | float, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     return x.to(device, dtype, non_blocking=True) if isinstance(x, torch.Tensor) else number_on(float(x), dtype, device)
 
 
 def _on_device(call: FormulaCall, like: torch.Tensor, way: ResultRounding, random: RandomBits | None) -> torch.Tensor:
     """Computes the results by tensor operations, on devices other than the CPU."""
     dtype, device = like.dtype, like.device
-    operands = [_on(x, dtype, device).expand(like.shape) for x in call.operands]
+    operands = [_convert_to(x, dtype, device).expand(like.shape) for x in call.operands]
     if way.is_nearest_root:
         return operands[0].sqrt()  # correctly rounded on GPUs
     factor = _in_carrier(call.factor, dtype)

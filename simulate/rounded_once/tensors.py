@@ -100,7 +100,7 @@ def multiply_add(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, *, to_odd: b
     if to_odd:
         scaled = _scaled_odd(odd(total, error), top)
     else:
-        third = top // 3
+        third = top // 3  # 2^top may be out of range; three powers are not.
         scaled = total * _power(third) * _power(third) * _power(top - 2 * third)
     result = where(total != 0, scaled, zero)
     return where((plain + z1).isfinite(), result, plain + z1)
@@ -118,7 +118,7 @@ def _root(x: torch.Tensor) -> torch.Tensor:
     """PyTorch's root may be off by a last place; the error of its square shows where."""
     near = x.sqrt()
     square, lost = two_product(near, near)
-    better = near + ((x - square) - lost) / (near + near)
+    better = near + ((x - square) - lost) / (near + near)  # A step of Newton's method.
     return where(better.isfinite(), better, near)
 
 
