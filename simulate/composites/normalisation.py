@@ -43,7 +43,7 @@ def gradient_through(gradient: Tensor, y: Tensor, rstd: Tensor, axes: list[int])
 
 
 def _native_layer_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float) -> Any:
-    if x.numel() == 0:
+    if x.numel() == 0:  # Nothing to compute: the kernel gives the shapes.
         return NotImplemented
     axes = list(range(x.dim() - len(shape), x.dim()))
     mean, _, rstd = moments(x, axes, eps)
@@ -58,12 +58,12 @@ def _native_layer_norm_backward(
         return NotImplemented
     outer = x.dim() - len(shape)
     others = list(range(outer))
-    y = (x - mean) * rstd
+    y = (x - mean) * rstd  # The forward pass does not keep it.
     inner = gradient if weight is None else gradient * weight
     return (
         gradient_through(inner, y, rstd, list(range(outer, x.dim()))) if mask[0] else None,
         _summed(gradient * y, others) if mask[1] and weight is not None else None,
-        _summed(gradient.clone(), others) if mask[2] and bias is not None else None,
+        _summed(gradient.clone(), others) if mask[2] and bias is not None else None,  # Never the gradient itself.
     )
 
 
@@ -135,7 +135,7 @@ def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
 
 def _weight_norm_backward(gradient: Tensor, v: Tensor, g: Tensor, norm: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     axes = [axis for axis in range(v.dim()) if axis != dim]
-    product = (gradient * v).sum(axes, keepdim=True)
+    product = (gradient * v).sum(axes, keepdim=True)  # Normalisation removes the part of the gradient along v.
     return (g / norm) * (gradient - v * (product / (norm * norm))), product / norm
 
 

@@ -25,7 +25,7 @@ _LSTM = 2  # of the modes of at::native's recurrent kernels
 
 
 def _activated(gates: Tensor) -> tuple[Tensor, ...]:
-    i, f, g, o = gates.chunk(4, 1)
+    i, f, g, o = gates.chunk(4, 1)  # PyTorch's order.
     return torch.sigmoid(i), torch.sigmoid(f), torch.tanh(g), torch.sigmoid(o)
 
 

@@ -48,7 +48,7 @@ def _variance(x: Tensor, dim: Dims, correction: float | None, keepdim: bool) -> 
     mean = _over(x.sum(axes, keepdim=True), _reduced_count(x, dim))
     deviation = x - mean
     squares = deviation * deviation
-    if x.is_complex():
+    if x.is_complex():  # |deviation|^2
         parts = torch.view_as_real(deviation.resolve_conj())
         squares = (parts * parts).sum(-1)
     free = max(_reduced_count(x, dim) - (1 if correction is None else correction), 0)
@@ -98,7 +98,7 @@ def _vector_norm(
 def _renorm(x: Tensor, order: float, dim: int, largest: float) -> Tensor:
     dim %= x.dim()
     norm = _vector_norm(x, order, [axis for axis in range(x.dim()) if axis != dim], keepdim=True)
-    factor = torch.where(norm > largest, (norm + 1e-7).reciprocal() * largest, torch.ones_like(norm))
+    factor = torch.where(norm > largest, (norm + 1e-7).reciprocal() * largest, torch.ones_like(norm))  # ATen's 1e-7.
     return x * factor
 
 
@@ -136,7 +136,7 @@ def _pdist_backward(gradient: Tensor, x: Tensor, order: float, distance: Tensor)
 
 
 def _shifted(x: Tensor, dim: int) -> Tensor:
-    return x - x.amax(dim, keepdim=True) if x.numel() else x
+    return x - x.amax(dim, keepdim=True) if x.numel() else x  # Exponentials are then at most 1.
 
 
 def _softmax(x: Tensor, dim: int, to_single: bool) -> Any:
@@ -171,7 +171,7 @@ def _logsumexp(x: Tensor, dim: Dims, keepdim: bool = False) -> Any:
         return NotImplemented
     axes = _axes(x, dim)
     largest = x.amax(axes, keepdim=True)
-    largest = largest.masked_fill(largest.abs() == math.inf, 0)
+    largest = largest.masked_fill(largest.abs() == math.inf, 0)  # Infinity less itself would be NaN.
     total = torch.exp(x - largest).sum(axes, keepdim)
     return torch.log(total) + (largest if keepdim else largest.squeeze(axes))
 

@@ -84,9 +84,9 @@ def _distance(a: Sketch, b: Sketch) -> float:
     if a.bits == b.bits or not a.norm + b.norm:
         return float(a.bits != b.bits)
     largest = max(map(abs, (*a.values, *b.values)), default=0.0) or math.inf
-    some = max((abs(x - y) for x, y in zip(a.values, b.values, strict=False)), default=0.0)
+    largest_difference = max((abs(x - y) for x, y in zip(a.values, b.values, strict=False)), default=0.0)
     # Where no element is among those that differ, the marks show about how much the tensors differ.
-    return some / largest or abs(a.value_projection - b.value_projection) / max(a.norm, b.norm)
+    return largest_difference / largest or abs(a.value_projection - b.value_projection) / max(a.norm, b.norm)
 
 
 def _are_close(x: Any, y: Any) -> bool:
@@ -116,11 +116,11 @@ class Comparison:
             if state <= _State.NEAR:
                 self._compare_roundings(i, j)
         for run in (0, 1):
-            for k, one in enumerate(self._runs[run]):
-                if (excess := max((x.excess for x in one.outputs), default=0.0)) > 1:
+            for k, operation in enumerate(self._runs[run]):
+                if (excess := max((x.excess for x in operation.outputs), default=0.0)) > 1:
                     pair = self.partners[run].get(k, -1)
                     reason = f"in the {_RUNS[run]} run the error is {excess:.2g} times the rounding bound"
-                    self._keep(self._row(Verdict.NOT_EXPLAINED, *((pair, k) if run else (k, pair)), reason))
+                    self._note(self._row(Verdict.NOT_EXPLAINED, *((pair, k) if run else (k, pair)), reason))
         # A changed operation is harmless where all that it leads to has the same values in both runs.
         ends = [self._ends(run) for run in (0, 1)]
         leading = [self._before(run, ends[run], lambda k, run=run: not self._is_same(run, k)) for run in (0, 1)]  # type: ignore[misc]
@@ -136,15 +136,16 @@ class Comparison:
         """Pairs operations with equal results; others by the structure of the program around those."""
         (a, b), (there, back) = self._runs, self.partners
         unused: dict[Any, list[int]] = defaultdict(list)
-        for j, one in enumerate(b):
-            unused[one.name, one.shapes].append(j)
-        for i, one in enumerate(a):
-            candidates = unused[one.name, one.shapes]
-            equal = (j for j in candidates if all(map(_equal, one.outputs, b[j].outputs)))
-            if (found := next(equal, None)) is not None:
-                there[i], back[found] = found, i
-                self._state[0][i] = self._state[1][found] = _State.SAME
-                candidates.remove(found)
+        for j, operation in enumerate(b):
+            unused[operation.name, operation.shapes].append(j)
+        for i, operation in enumerate(a):
+            candidates = unused[operation.name, operation.shapes]
+            equal = (j for j in candidates if all(map(_equal, operation.outputs, b[j].outputs)))
+            if (partner := next(equal, None)) is not None:
+                there[i], back[partner] = partner, i
+                self._state[0][i] = self._state[1][partner] = _State.SAME
+                candidates.remove(partner)
+        # Pairs are equal keys; the others are equal if name, role, module and shapes are.
         keys: list[Any] = [i if i in there else (*x[:3], x.shapes) for i, x in enumerate(a)]
         others: list[Any] = [back.get(j, (*x[:3], x.shapes)) for j, x in enumerate(b)]
         for i, j, size in SequenceMatcher(None, keys, others, autojunk=False).get_matching_blocks():
@@ -153,13 +154,13 @@ class Comparison:
 
     def _before(self, run: int, starts: Iterable[int], through: Callable[[int], bool]) -> set[int]:
         """The operations that lead to some, with those, as long as ``through`` holds."""
-        found, waiting = set[int](), list(starts)
+        visited, waiting = set[int](), list(starts)
         while waiting:
             k = waiting.pop()
-            if k >= 0 and k not in found and through(k):
-                found.add(k)
+            if k >= 0 and k not in visited and through(k):
+                visited.add(k)
                 waiting += [x.source for x in self._runs[run][k].inputs]
-        return found
+        return visited
 
     def _origin(self, run: int, number: int) -> tuple[list[int], _State]:
         """The operations without partner that lead to a value, and the worst state of those before."""
@@ -181,8 +182,8 @@ class Comparison:
             return worst
         if None in states:
             return self._suspect_operand(i, j, states.index(None) - 1)
-        given = [(name, a.arguments.get(name), b.arguments.get(name)) for name in {**a.arguments, **b.arguments}]
-        changed = [(name, x, y) for name, x, y in given if x != y]
+        arguments = [(name, a.arguments.get(name), b.arguments.get(name)) for name in {**a.arguments, **b.arguments}]
+        changed = [(name, x, y) for name, x, y in arguments if x != y]
         if any(not _are_close(x, y) for _, x, y in changed):
             return self._suspect(i, j, ", ".join(f"{name} is {x} and {y}" for name, x, y in changed))
         if changed or worst is _State.NEAR:
@@ -196,7 +197,7 @@ class Comparison:
             return self._suspect(i, j, f"{len(a.inputs)} operands and {len(b.inputs)}")
         decides = a.name.rstrip("_") in _DECIDING or not all(x.unit for x in a.outputs)
         if decides and any(x.bits != y.bits for x, y in zip(a.inputs, b.inputs, strict=True)):
-            self._keep(self._row(Verdict.AMPLIFIED, i, j, "a decision between values that differ by rounding"))
+            self._note(self._row(Verdict.AMPLIFIED, i, j, "a decision between values that differ by rounding"))
             return _State.DECIDED
         return self._suspect(i, j, "other random numbers" if a.random else "equal operands and other results")
 
@@ -222,16 +223,16 @@ class Comparison:
                 reads = a.name in _READS  # which compute nothing
                 # Memory that is not initialised does not count, which random numbers are drawn into.
                 operands = [pair for pair in zip(a.inputs, b.inputs, strict=False) if pair[0].source != UNINITIALISED]
-                given = 0.0 if reads else max((_distance(*pair) for pair in operands), default=0.0)
+                distance = 0.0 if reads else max((_distance(*pair) for pair in operands), default=0.0)
                 bounds = [p + q for p, q in zip(x.bounds, y.bounds, strict=False)]
                 within = [abs(p - q) <= both for p, q, both in zip(x.values, y.values, bounds, strict=False)]
                 small = high <= _COARSER * max(x.unit * x.norm, y.unit * y.norm)
-                explained = small if reads else not given or (bool(within) and all(within))
+                explained = small if reads else not distance or (bool(within) and all(within))
                 verdict = Verdict.ROUNDING if explained else Verdict.AMPLIFIED
                 reason = "operations before round differently" if reads else "equal operands"
-                row = self._row(verdict, i, j, f"operands differ by {given:.2g}" if given else reason)
+                row = self._row(verdict, i, j, f"operands differ by {distance:.2g}" if distance else reason)
                 largest = max(map(abs, (*x.values, *y.values)), default=0.0) or math.inf
-                factor = row.difference / given if given else math.nan
+                factor = row.difference / distance if distance else math.nan
                 row = row._replace(bound=max(bounds, default=math.nan) / largest, amplification=factor)
                 worst = self._certain.setdefault((verdict,), row)
                 if verdict is Verdict.AMPLIFIED and factor > worst.amplification:
@@ -242,7 +243,7 @@ class Comparison:
         trace, partners, other = self._runs[run], self.partners[run], self._runs[1 - run]
 
         def differs(k: int) -> bool:
-            dtypes = [[x.dtype for x in one.outputs] for one in (trace[k], other[partners.get(k, 0)])]
+            dtypes = [[x.dtype for x in operation.outputs] for operation in (trace[k], other[partners.get(k, 0)])]
             return k == (i, j)[run] or k not in partners or dtypes[0] != dtypes[1]
 
         before = self._before(run, [(i, j)[run]], differs)
@@ -251,7 +252,7 @@ class Comparison:
             k = min(narrow)
             pair = partners.get(k, -1)
             reason = f"only the {_RUNS[run]} run rounds to {trace[k].outputs[0].dtype}"
-            self._keep(self._row(Verdict.NOT_EXPLAINED, *((pair, k) if run else (k, pair)), reason))
+            self._note(self._row(Verdict.NOT_EXPLAINED, *((pair, k) if run else (k, pair)), reason))
         return bool(narrow)
 
     def _ends(self, run: int) -> list[int]:
@@ -261,33 +262,33 @@ class Comparison:
         of these, in all results that are not read. A counter, to which only integers lead, does not count.
         """
         trace, other = self._runs[run], self._runs[1 - run]
-        used = {x.source for one in trace for x in one.inputs}
+        used = {x.source for operation in trace for x in operation.inputs}
         last = [k for k in range(len(trace)) if k not in used]
-        floats = [any(x.unit for x in (*one.inputs, *one.outputs)) for one in trace]
+        floats = [any(x.unit for x in (*operation.inputs, *operation.outputs)) for operation in trace]
         ends = [
             k for k in last
             if (trace[k].writes and (floats[k] or any(floats[n] for n in self._before(run, [k], lambda _: True))))
             or (trace[k].name in _READS and k in self.partners[run])
         ] or last  # fmt: skip
-        known: dict[Any, list[Sketch]] = defaultdict(list)  # by size, as only tensors of one size can be near
-        for k, one in enumerate(other):
-            for x in [] if self._is_same(1 - run, k) else one.outputs:
-                known[math.prod(x.shape)].append(x)
+        by_size: dict[Any, list[Sketch]] = defaultdict(list)  # Only tensors of one size can be near.
+        for k, operation in enumerate(other):
+            for x in [] if self._is_same(1 - run, k) else operation.outputs:
+                by_size[math.prod(x.shape)].append(x)
         lost = [
-            k for k in ends if not all(any(_near(x, y) for y in known[math.prod(x.shape)]) for x in trace[k].outputs)
+            k for k in ends if not all(any(_near(x, y) for y in by_size[math.prod(x.shape)]) for x in trace[k].outputs)
         ]
         return [k for k in lost if not self._is_same(run, k)]
 
     def _row(self, verdict: Verdict, i: int, j: int, reason: str) -> Difference:
-        found = [trace[k] if k >= 0 else None for trace, k in zip(self._runs, (i, j), strict=True)]
-        name = " -> ".join(dict.fromkeys(x.name for x in found if x))
-        both = [x.outputs for x in found if x and self.partners[0].get(i) == j]
+        operations = [trace[k] if k >= 0 else None for trace, k in zip(self._runs, (i, j), strict=True)]
+        name = " -> ".join(dict.fromkeys(x.name for x in operations if x))
+        both = [x.outputs for x in operations if x and self.partners[0].get(i) == j]
         size = max(map(_distance, *both), default=math.nan) if len(both) == 2 else math.nan
-        first, second = (x.line if x else "" for x in found)
-        module = next(x.module for x in found if x)
+        first, second = (x.line if x else "" for x in operations)
+        module = next(x.module for x in operations if x)
         return Difference(verdict, name, module, first, second, reason, size, at=(i, j))
 
-    def _keep(self, row: Difference) -> None:
+    def _note(self, row: Difference) -> None:
         self._certain.setdefault(row[:6], row)
 
     def _suspect(self, i: int, j: int, reason: str) -> _State:

@@ -64,23 +64,23 @@ class Recorder(Shadow):
             if operation is not None and operation.overloadpacket in EMPTY:
                 self._writers.put(result, UNINITIALISED)
             return
-        inputs, begun = token
-        found, exact, twins = self.follow(call, begun, result)
+        inputs, pending = token
+        results, exact, twins = self.follow(call, pending, result)
         needs, overwritten = rerun_needs(operation), outcomes(operation, args, kwargs, ())
         with _disable_current_modes(), outside_autograd():
             outputs = [
                 sketch(x, twin if is_followed(x) else None, unit=unit_roundoff(call, x.dtype))
-                for x, twin in zip_longest(found, twins)
+                for x, twin in zip_longest(results, twins)
             ] or list(inputs)
             # Operands that were overwritten, rounded first, or summed differently do not give the bound.
             if not (overwritten or call.operands or call.accumulate or draws_random(operation, args, kwargs)):
-                outputs = _with_bounds(call, found, exact, outputs)
-        given = {**dict(zip(argument_names(operation), args, strict=False)), **kwargs}
+                outputs = _with_bounds(call, results, exact, outputs)
+        named = {**dict(zip(argument_names(operation), args, strict=False)), **kwargs}
         arguments = {
-            name: _plain_argument(value) for name, value in given.items()
+            name: _plain_argument(value) for name, value in named.items()
             if value is not None and name not in _IMMATERIAL and not any(True for _ in tensors_in([value]))
         }  # fmt: skip
-        for x in found:
+        for x in results:
             if x.layout is torch.strided:
                 self._writers.put(x, len(self._operations))
         place, line = call.place, self._lines.of(call)
@@ -100,7 +100,9 @@ class Recorder(Shadow):
             size = max((x.norm for x in inputs if x.unit), default=0.0)
             shadow = Shadow()
             shadow._twins = self._twins  # noqa: SLF001  of the class that this one extends
-            eager, changed = run_eagerly(graph, arguments, shadow)
+            eager, changed = run_eagerly(
+                graph, arguments, shadow
+            )  # First, since compiled code may overwrite arguments.
             result, outputs = list(compiled(given)), []
             # Arguments may also be results, and their memory may be used for other values once they are read.
             pairs = [(x, y) for x, y in zip(result, eager or result, strict=True) if not any(x is z for z in arguments)]
@@ -124,8 +126,8 @@ class Recorder(Shadow):
             for path, value in tree_flatten_with_path(result)[0]:
                 x = torch.tensor(value) if isinstance(value, int | float) else value
                 if isinstance(x, torch.Tensor):
-                    name, found = "".join(map(str, path)), [self._sketch(x)]
-                    self._operations.append(Operation(RESULT, "", name, "", {}, found, found))
+                    name, sketches = "".join(map(str, path)), [self._sketch(x)]
+                    self._operations.append(Operation(RESULT, "", name, "", {}, sketches, sketches))
 
     def _sketch(self, x: torch.Tensor) -> Sketch:
         writer = self._writers.of(x)
@@ -133,16 +135,18 @@ class Recorder(Shadow):
         return sketch(x, twin, source=-1 if writer is None else writer)
 
 
-def _with_bounds(call: Call, found: list[torch.Tensor], exact: list[torch.Tensor], rows: list[Sketch]) -> list[Sketch]:
+def _with_bounds(
+    call: Call, results: list[torch.Tensor], exact: list[torch.Tensor], rows: list[Sketch]
+) -> list[Sketch]:
     """The sketches with the bounds of some elements, and the excess; the same if bounds cannot be had."""
-    if not exact or not all(is_followed(x) and x.numel() and x.is_floating_point() for x in found):
+    if not exact or not all(is_followed(x) and x.numel() and x.is_floating_point() for x in results):
         return rows
     try:
-        bounds = rounding_bounds(call, found, exact)
+        bounds = rounding_bounds(call, results, exact)
     except Exception:  # noqa: BLE001  whatever an operation may raise, the program goes on
         return rows
     largest = getattr(call.format, "max", None)
-    quotients = (errors(x, y, largest) / z for x, y, z in zip(found, exact, bounds, strict=True))  # NaN: 0 / 0
+    quotients = (errors(x, y, largest) / z for x, y, z in zip(results, exact, bounds, strict=True))  # NaN: 0 / 0
     return [
         row._replace(bounds=some_elements(z), excess=quotient.nan_to_num(0.0, math.inf).max().item())
         for row, z, quotient in zip(rows, bounds, quotients, strict=True)
@@ -151,5 +155,5 @@ def _with_bounds(call: Call, found: list[torch.Tensor], exact: list[torch.Tensor
 
 def _plain_argument(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return [_plain_argument(one) for one in value]
+        return [_plain_argument(item) for item in value]
     return value if isinstance(value, bool | int | float | str) else str(value)
