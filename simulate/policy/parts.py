@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ...formats import FormatError
 
-_BEFORE_MODULE = ": "
+_BEFORE_MODULE = ": "  # with a space, since names of parts may have a colon
 _INSIDE = "/"
 
 
@@ -37,7 +37,7 @@ def fits(part: str, patterns: Sequence[str]) -> bool:
     """Whether a part (empty: none) or an enclosing one fits a pattern, and none fits a pattern after ``!``."""
     names = part.split(_INSIDE)
     excluded = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
-    included = [pattern for pattern in patterns if not pattern.startswith("!")] or ["*"]
+    included = [pattern for pattern in patterns if not pattern.startswith("!")] or ["*"]  # only exclusions: all others
     return _any_fits(names, included) and not _any_fits(names, excluded)
 
 
@@ -88,11 +88,11 @@ class _Watch:
 
     def __init__(self, follower: PartFollower, patterns: Sequence[str]) -> None:
         self.follower = follower
-        self.times = 1
+        self.times = 1  # the number of times that it was followed and not yet unfollowed
         self.patterns = patterns
         # By the address of the code: the code, whose reference keeps the address unique, and its name if it is a part.
         self._names_by_code: dict[int, tuple[CodeType, str | None]] = {}
-        self._frames: list[int] = []
+        self._frames: list[int] = []  # the ids of running functions that are parts, the innermost last
         self._open = 0
 
     def part_begins(self, name: str) -> None:
@@ -134,7 +134,7 @@ class _Watch:
         fitting = [pattern for pattern in self.patterns if fits_name(full, pattern)]
         if not fitting:
             return None
-        return full if any(":" in pattern for pattern in fitting) else name
+        return full if any(":" in pattern for pattern in fitting) else name  # with the module where a pattern has it
 
 
 class _ThreadState(threading.local):
@@ -169,14 +169,14 @@ def part(name: str) -> Iterator[None]:
     if not isinstance(name, str) or not name.strip() or set(name) & set("/:*?[!"):
         raise FormatError(f"name of a part must be a text without / : * ? [ !, got {name!r}")
     _state.parts.append(name)
-    watches = list(_state.watches)
+    watches = list(_state.watches)  # a copy: a simulation may be entered or left within the block
     try:
         for watch in watches:
             watch.part_begins(name)
         yield
     finally:
         for watch in watches:
-            if watch in _state.watches:
+            if watch in _state.watches:  # else its end has closed the part
                 watch.part_ends()
         _state.parts.pop()
 
@@ -202,7 +202,7 @@ def follow(follower: PartFollower, patterns: Sequence[str]) -> None:
     for name in _state.parts:
         watch.part_begins(name)
     if patterns:
-        for frame in _stack():
+        for frame in _stack():  # functions that run already
             watch.begins(frame)
 
 
@@ -225,7 +225,6 @@ def unfollow(follower: PartFollower) -> bool:
             if sys.getprofile() is not hook:
                 return False
             sys.setprofile(profiler)
-            return True
     return True
 
 
@@ -253,13 +252,13 @@ def _take_hook() -> None:
     watches = _state.watches
 
     def hook(frame: FrameType, event: Any, argument: Any) -> None:
-        if event == "call":
+        if event == "call":  # also when a generator resumes; "return" also when it is suspended
             for watch in watches:
                 watch.begins(frame)
         elif event == "return":
             for watch in watches:
                 watch.ends(frame)
-        if profiler is not None:
+        if profiler is not None:  # one in Python, which this hook has replaced
             profiler(frame, event, argument)
 
     _state.hook, _state.other_profiler = hook, profiler

@@ -88,6 +88,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         parse_settings(self)
+        # The class is frozen: parsed values replace their texts by object.__setattr__.
         random_bits = str(self.random_bits)  # as plain data has it
         if not random_bits.isdecimal() or not 1 <= int(random_bits) <= WORD_BITS:
             raise FormatError(f"random_bits must be an integer from 1 to {WORD_BITS}, got {self.random_bits!r}")
@@ -142,13 +143,9 @@ class Policy:
 
     @classmethod
     def mx(
-        cls,
-        operands: Format | str = "mxfp8_e4m3",
-        format: Format | str = "fp32",
-        *,
-        but: str | Sequence[str] = (),
+        cls, operands: Format | str = "mxfp8_e4m3", format: Format | str = "fp32", *, but: str | Sequence[str] = (),
         accumulate: FusedSum | str | None = None,
-    ) -> Policy:
+    ) -> Policy:  # fmt: skip
         """Linear layers and convolutions multiply in an MX format, or another with scales, as MXFP8 training does.
 
         Each of the three products sees its operands, also gradients, in blocks along the contracted axis, rounded to
@@ -189,13 +186,9 @@ class Policy:
 
     @classmethod
     def fp8(
-        cls,
-        recipe: str,
-        format: Format | str = "fp32",
-        *,
-        but: str | Sequence[str] = (),
+        cls, recipe: str, format: Format | str = "fp32", *, but: str | Sequence[str] = (),
         accumulate: FusedSum | str | None = None,
-    ) -> Policy:
+    ) -> Policy:  # fmt: skip
         """Linear layers and convolutions multiply in FP8, after a recipe of torchao or of DeepSeek-V3.
 
         Operands are rounded, with scales that follow from their values, and results are rounded to ``format``. Products
@@ -261,6 +254,7 @@ class Policy:
         """
         inner = Policy.of(policy)
         defaults = Policy("fp32")
+        # What a part cannot have for itself
         for setting in OF_POLICIES:
             if getattr(inner, setting) not in (getattr(defaults, setting), getattr(self, setting)):
                 raise FormatError(
@@ -275,6 +269,7 @@ class Policy:
         moved = {s: getattr(self, s) for s in SETTINGS if getattr(inner, s) is None and getattr(self, s) is not None}
         settings = {s: getattr(inner, s) for s in SETTINGS if getattr(inner, s) is not None}
         unset: dict[str, Any] = dict.fromkeys(moved)
+        # Later rules win: first this policy, which holds outside of the part, then the part's settings and its rules.
         return replace(
             self,
             **unset,
@@ -305,21 +300,17 @@ class Policy:
             is_recipe = description in RECIPES and "-" in description  # nvfp4 is also a format
             return cls.parse({"preset": description}, format) if is_recipe else cls.of(description)
         settings = _mapping(description, "policy", {"preset", "but", "rules", "parts", *OF_POLICIES, *SETTINGS})
-        base_format = settings.pop("format", format)
+        base_format = settings.pop("format", format)  # the description's own before the caller's
         preset = str(settings.pop("preset", "every-op"))
+        # The preset, the settings that replace some of its own, then the rules, which win over its rules
         makers: dict[str, Callable[[Format | str], Policy]] = {
-            "every-op": cls,
-            "storage": cls.storage,
-            "mixed-precision": cls.mixed_precision,
-            "engine": cls.engine,
-            "mx": cls.mx,
-            "nvfp4": cls.nvfp4,
-            "int8-rowwise": cls.int8,
+            "every-op": cls, "storage": cls.storage, "mixed-precision": cls.mixed_precision, "engine": cls.engine,
+            "mx": cls.mx, "nvfp4": cls.nvfp4, "int8-rowwise": cls.int8,
             **{name: partial(cls.fp8, name.removeprefix("fp8-")) for name in RECIPES if name.startswith("fp8-")},
-        }
+        }  # fmt: skip
         if preset not in makers:
             raise FormatError(f"policy.preset must be {', '.join(makers)}, got {preset!r}")
-        if base_format is None and preset in RECIPES:
+        if base_format is None and preset in RECIPES:  # a recipe names the formats of operands; results are unrounded
             base_format = "fp32"
         if base_format is None:
             raise FormatError("policy needs a format")
@@ -362,9 +353,10 @@ class Policy:
     def arithmetic(self, operation: str, module: str = "", role: str = Role.FORWARD) -> tuple[Arithmetic, list[Rule]]:
         """Returns the arithmetic of an operation at a place, and the rules that apply."""
         matched = [rule for rule in self.rules if rule.matches(operation, module, role)]
-        if not matched and not isinstance(self.accumulate, PassSums):
+        if not matched and not isinstance(self.accumulate, PassSums):  # the same for all operations: made once
             return self._without_rules, matched
         settings: dict[str, Any] = {name: getattr(self, name) for name in SETTINGS}
+        # Rules about operands say which roundings come before the operation; they set nothing of the operation.
         of_operands = [rule for rule in matched if rule.about_operands and role != Role.OPTIMIZER]
         if "attention" in operation:  # attention multiplies no weight
             of_operands = [rule for rule in of_operands if rule.product is None]
@@ -395,8 +387,7 @@ class Policy:
 
     def formats(self) -> list[Format]:
         """Returns the formats of the policy and its rules, each once."""
-        named = (self.format, *(rule.format for rule in self.rules))
-        return list(dict.fromkeys(fmt for fmt in named if isinstance(fmt, Format)))
+        return list(dict.fromkeys(fmt for fmt in self.settings("format") if isinstance(fmt, Format)))
 
     @property
     def rounds_results(self) -> bool:
@@ -434,7 +425,7 @@ class Policy:
     @property
     def within(self) -> tuple[str, ...]:
         """The patterns that rules use to name functions and other parts of the program, each once."""
-        named = (pattern for rule in self.rules if rule.within != ("*",) for pattern in rule.within)
+        named = (pattern for rule in self.rules for pattern in rule.within)
         return tuple(dict.fromkeys(pattern.removeprefix("!") for pattern in named if pattern not in ("", "*")))
 
     @property

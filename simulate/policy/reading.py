@@ -15,7 +15,7 @@ def read_description(path: str | Path) -> dict[str, Any] | str:
     """Reads the plain data in a YAML file, for ``Policy.parse``.
 
     Raises:
-        FormatError: it cannot be read, is no YAML, or has neither a mapping nor a name.
+        FormatError: it cannot be read, is not YAML, or has neither a mapping nor a name.
     """
     with from_extras():
         import yaml  # noqa: PLC0415  of an extra

@@ -75,11 +75,9 @@ class Scalars(StrEnum):
     """The treatment of Python numbers that meet tensors."""
 
     EXACT = "exact"
-    """Python numbers are numbers of the carrier; results with them may be rounded to it first, to the
-    nearest."""
+    """Python numbers are numbers of the carrier; results with them may first be rounded to it, to the nearest."""
     ONCE = "once"
-    """Python numbers are of the carrier, and the exact result of arithmetic with them is rounded once, in every
-    mode."""
+    """Python numbers are of the carrier; exact results of arithmetic with them are rounded once, in every mode."""
     ROUNDED = "rounded"
     """Python numbers are rounded to the format first, like the values of tensors."""
 
@@ -125,6 +123,7 @@ class Arithmetic(NamedTuple):
     islands: Islands
 
 
+# Names repeat in every step of a program, and fnmatch is slow.
 @lru_cache(maxsize=1 << 14)
 def _matches_operation(patterns: tuple[str, ...], operation: str) -> bool:
     base_name = plain_name(operation)
@@ -134,6 +133,7 @@ def _matches_operation(patterns: tuple[str, ...], operation: str) -> bool:
 @lru_cache(maxsize=1 << 14)
 def _matches_module(patterns: tuple[str, ...], path: str) -> bool:
     parts = path.split(".")
+    # The module and each that encloses it, with and without the class of the outermost one.
     paths = [".".join(parts[start:end]) for start in (0, 1) for end in range(start + 1, len(parts) + 1)]
     return any(fnmatchcase(name, pattern) for pattern in patterns for name in paths)
 
@@ -195,7 +195,7 @@ def parse_settings(owner: Any) -> None:
             continue
         if name in ("format", "operands"):
             value = Format.parse(value)
-            try:
+            try:  # formats of results are keys of caches
                 hash(None if name == "operands" else value)  # formats of operands need none
             except TypeError as error:
                 raise FormatError(
@@ -334,7 +334,7 @@ class Rule:
     def _check_hadamard(self) -> None:
         if self.hadamard is None:
             return
-        size: object = self.hadamard
+        size: object = self.hadamard  # Sylvester's construction makes matrices of powers of two
         if isinstance(size, str) and size.isdecimal():  # as plain data has it
             size = int(size)
             object.__setattr__(self, "hadamard", size)
@@ -363,6 +363,7 @@ class Rule:
         """Whether the rule applies to this operation at this place: a module, in a part of the program."""
         part, module = split(place)
         fits_role = self.role == ("*",) or self.about_operands or role in self.role
+        # A whole step is only meant by name: rules for all operations match the operations in it.
         if not fits_role or (operation == OPTIMIZER_STEP and self.operation == ("*",)):
             return False
         fits_part = self.within == ("*",) or fits(part, self.within)
