@@ -32,7 +32,7 @@ _INCLUDED = tuple(
 _TORCH = Path(torch.__file__).parent
 _OPTIONS = ("-O2", "-std=c++20", "-fPIC", "-shared", "-fno-math-errno")
 _LIBRARIES = ("-ltorch_python", "-ltorch_cpu", "-lc10")
-_SECONDS = 600
+_SECONDS = 600  # for the compiler
 _OPENED = itertools.count(1)
 _PATIENCE = 300.0  # seconds, while another process builds it
 

@@ -59,13 +59,13 @@ class Descriptions:
         self._lock = new_lock()
         self.draws = False
         self.handle = loaded.descriptions()
-        weakref.finalize(self, loaded.free_descriptions, self.handle).atexit = False
+        weakref.finalize(self, loaded.free_descriptions, self.handle).atexit = False  # then the process frees all
 
     def describe(self, plan: PlanOfOperation, at: At) -> OperationDescription | None:
         """Returns the C++ description of an operation; None if it is not plain."""
         if at not in self._described:
-            found = described(plan, self._notes, self._loops)
-            description = None if found is None else OperationDescription(*found)
+            parts = described(plan, self._notes, self._loops)
+            description = None if parts is None else OperationDescription(*parts)
             self.draws = self.draws or (description is not None and bool(description.description.draws))
             self._described.setdefault(at, description)
         return self._described[at]

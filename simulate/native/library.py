@@ -26,13 +26,14 @@ from .building import BuildError, built, opened
 VARIABLE = "ROUNDOFF_NATIVE"
 NAMESPACES = ("aten", "profiler")
 """The namespaces of plain operations: ATen's, and the one that optimizers use to name their steps for the profiler."""
-_TOLD = ctypes.CFUNCTYPE(None)
+_CALLBACK = ctypes.CFUNCTYPE(None)
 
 
 class NativeWarning(UserWarning):
     """Operations of simulations run in Python, since the C++ for them could not be compiled or loaded."""
 
 
+# The structures have the fields of their counterparts in the C++, in the same order; a mask has a bit for an argument.
 _NUMBER, _MASK = ctypes.c_int64, ctypes.c_uint64
 
 
@@ -101,9 +102,10 @@ class Counts(ctypes.Structure):
     _fields_ = (("calls", _NUMBER), ("moved", _NUMBER), ("rounded", _NUMBER), ("left_whole", _NUMBER))
 
 
+# The type of the result and of the arguments of each C function
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
-    "start": (_I, [ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(ctypes.c_char_p), _I, ctypes.c_uint64, _TOLD]),
+    "start": (_I, [ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(ctypes.c_char_p), _I, _MASK, _CALLBACK]),
     "classes": (None, [_P, _P, _P]),
     "tell_draws": (None, [_MASK, _P]),
     "descriptions": (_P, []),
@@ -141,7 +143,7 @@ class Library:
     """The functions of the C++, by their names without ``roundoff_``."""
 
     def __init__(self, path: str) -> None:
-        self._loaded = ctypes.PyDLL(path)  # none waits for anything that needs the interpreter
+        self._loaded = ctypes.PyDLL(path)  # holds the interpreter's lock: no function waits for another thread
         for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(self._loaded, f"roundoff_{name}")
             function.restype, function.argtypes = result, arguments
@@ -197,7 +199,7 @@ def library() -> Library | None:
         return None
     if _loaded is None and not _reason:
         with _lock:
-            if _loaded is None and not _reason:
+            if _loaded is None and not _reason:  # else another thread has loaded it meanwhile, or failed
                 _load()
     return _loaded
 
@@ -231,6 +233,7 @@ def _load() -> None:
 
 def _begin(loaded: Any) -> None:
     """Registers the C++ kernel with PyTorch, for all operations that can be plain."""
+    # Name and overload of each operation, in two columns
     names = [name.partition(".")[::2] for name in torch._C._dispatch_get_all_op_names() if _can_be_plain(name)]  # noqa: SLF001
     count = len(names)
     columns = [(ctypes.c_char_p * count)(*(text.encode() for text in column)) for column in zip(*names, strict=True)]
@@ -240,7 +243,7 @@ def _begin(loaded: Any) -> None:
     loaded.classes(id(torch.Tensor), id(torch.nn.Parameter), id(tensor))
     if not loaded.start(*columns, count, plain_keys, _take_computed):
         raise BuildError("PyTorch has kernels of its own where they would stand")
-    loaded.suspendable(_suspendable)
+    loaded.suspendable(_suspendable)  # the state from before it was loaded
     if _reads_are_told:
         loaded.tell_reads()
 
@@ -252,7 +255,7 @@ def _can_be_plain(name: str) -> bool:
     return not has_kernel(name, "CompositeImplicitAutograd") or any(has_kernel(name, key) for key in FOR_ANY_BACKEND)
 
 
-@_TOLD  # type: ignore[untyped-decorator]
+@_CALLBACK  # type: ignore[untyped-decorator]
 def _take_computed() -> None:
     """Takes over the results of an operation that C++ has run and Python must round; C++ calls it."""
     loaded: Any = _loaded
@@ -268,7 +271,7 @@ def _value(loaded: Any, number: int) -> Any:
     length = loaded.computed_length(number)
     if length < -1:
         return None
-    if length < 0:
+    if length < 0:  # a tensor; otherwise a list of this length
         return loaded.computed_tensor(number, 0)
     return [loaded.computed_tensor(number, item) for item in range(length)]
 

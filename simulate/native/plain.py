@@ -30,7 +30,7 @@ from .loops import CARRIERS, Loops, PlanOfOperation
 from .seen_products import ROLES, Counted, seen_products
 from .stand_ins import StandsFor, address, meaning_of
 
-_MOST_ARGUMENTS = 64
+_MOST_ARGUMENTS = 64  # the bits of a mask
 _aten = torch.ops.aten
 _PIECES = {
     **dict.fromkeys((_aten.add_.Tensor, _aten.sub_.Tensor, _aten.mul_.Tensor, _aten.div_.Tensor), 1),
@@ -93,7 +93,7 @@ def reasons_against(plan: PlanOfOperation, notes: Notes, loops: Loops) -> Iterat
 
 def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Description, list[Counted]] | None:
     """Returns the C++ description of a plain operation, and where it counts rounded operands; None if not plain."""
-    if any(True for _ in reasons_against(plan, notes, loops)):
+    if next(reasons_against(plan, notes, loops), None):
         return None
     assert plan.operation is not None
     # Collects the facts about results, integers and operands
@@ -136,7 +136,7 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Descri
         no_integers=plan.rounds and plan.name in notes.noted_for_integers,
         no_single=0 if notes.notes_single is None or not plan.rounds else 1 if notes.notes_single(plan.name) else 2,
         moves=moves is not None,
-        large=2 * ELEMENTS_PER_THREAD,
+        large=2 * ELEMENTS_PER_THREAD,  # from here on, several threads round a tensor
         product=_first_matrix(plan),
         multiplications=products.MULTIPLICATIONS,
         operands=_place_mask(counted),
@@ -151,11 +151,8 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Descri
         description.following = {"optimizer": _INSIDE, "backward": _UNLESS_GRADIENT}.get(plan.role, _WEIGHTS)
         has_rules = plan.prepares and "parameters" in _roles_of_operands(plan)
         description.parameters = has_rules * (_ROUNDED if parameter_format else _IN_PYTHON)
-        description.made = _bit_mask(
-            i
-            for i, views in enumerate(outputs.viewing or (False,) * len(schema_of(plan.operation).returns))
-            if not views
-        )
+        viewing = outputs.viewing or (False,) * len(schema_of(plan.operation).returns)
+        description.made = _bit_mask(i for i, is_view in enumerate(viewing) if not is_view)
         description.changed = _bit_mask(position for position, _ in writes_of(plan.operation))
         description.blank = plan.operation.overloadpacket in BLANK
     if meaning.exact is not None:
@@ -217,10 +214,11 @@ def _runs_itself(plan: PlanOfOperation) -> bool:
 def _first_matrix(plan: PlanOfOperation) -> int:
     """Returns the position of the first of two matrices that another library multiplies if they are large; else -1."""
     assert plan.operation is not None
+    # The kernel of large products, as `aten/products.py` makes it, if small ones are the operation itself
     sums_by_size = isinstance(plan.kernel, partial) and plan.kernel.func is products.by_size
     if not sums_by_size or plan.kernel.args != (plan.operation,):
         return -1
-    return 1 if plan.operation in (torch.ops.aten.addmm.default, torch.ops.aten.baddbmm.default) else 0
+    return int(plan.operation in (_aten.addmm.default, _aten.baddbmm.default))  # behind the addend
 
 
 def _data_argument(plan: PlanOfOperation) -> int | None:

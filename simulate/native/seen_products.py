@@ -20,7 +20,7 @@ PRODUCTS = ("output", "grad-input", "grad-weight", None)
 """Products, by their numbers in the C++; the last is a product without a weight."""
 _MOST_ARGUMENTS = 11
 _CONVOLUTIONS = ("convolution", "convolution_backward")
-_SINGLE, _TWOFOLD = 1, 2
+_SINGLE, _TWOFOLD = 1, 2  # bits for float32 and float64
 
 Counted = tuple[int, tuple[str, str, str]]
 """A place where C++ counts rounded operands, with their product, role (or argument) and format."""

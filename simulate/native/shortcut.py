@@ -15,7 +15,7 @@ from .plain import Notes
 
 _ROLES = ("forward", "backward", "optimizer", "averages", "targets")
 """Roles of operations, by the numbers that the C++ has for them."""
-_WORD = (1 << 64) - 1
+_WORD = (1 << 64) - 1  # the bits of an unsigned integer in C++
 
 
 class Counting(Protocol):
@@ -45,14 +45,14 @@ class Shortcut:
         self, loaded: Any, mode: object, descriptions: Descriptions, draws: Counting, *, follows: bool
     ) -> None:
         self._loaded, self._descriptions, self._follows = loaded, descriptions, follows
-        # Plans, with their C++ counters
+        # Plans, with the addresses of their C++ counters and their descriptions
         self._plain: dict[At, tuple[Any, int, OperationDescription]] = {}
         self._handle = loaded.simulation(descriptions.handle, follows, draws.number, draws.seed & _WORD, draws.width)
         self._draws = draws
         if descriptions.draws:
             draws.set_listener(loaded.tell_draws)
         weakref.finalize(self, loaded.free, self._handle).atexit = False
-        loaded.know(id(mode), self._handle)
+        loaded.know(id(mode), self._handle)  # by address, until the mode is freed
         weakref.finalize(mode, loaded.forget, id(mode)).atexit = False
 
     @staticmethod
@@ -93,6 +93,7 @@ class Shortcut:
         Args:
             resolve: makes the plan of an operation at a place that Python has no plan for.
         """
+        # Operations that C++ ran here although only an earlier simulation of the same arithmetic has described them
         for at, _ in self._descriptions.plain():
             if at not in self._plain and self._loaded.counted(self._handle, *self._place(at)):
                 resolve(*at)
@@ -103,10 +104,9 @@ class Shortcut:
             plan.outcome.moved += counts.moved
             plan.outcome.rounded += counts.rounded
             plan.outcome.left_whole += counts.left_whole
-            for place, which in described.counted:
-                times = self._loaded.take_seen(plain, place)
-                if times:
-                    plan.outcome.seen[which] += times
+            for place, operand in described.counted:
+                if times := self._loaded.take_seen(plain, place):  # a zero would make an entry
+                    plan.outcome.seen[operand] += times
 
     def module_begins(self, path: str, depth: int) -> None:
         """See :class:`.policy.places.PlaceFollower`."""
@@ -135,6 +135,7 @@ class Shortcut:
     def here(self) -> tuple[str, str] | None:
         """Returns the role and module of this thread in the C++ part; None if it does not know them."""
         place = self._loaded.here(self._handle)
+        # The role is in the lowest four bits.
         return None if place < 0 else (_ROLES[place & 15], self._descriptions.path(place >> 4))
 
     @contextmanager

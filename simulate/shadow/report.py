@@ -66,10 +66,8 @@ class ShadowReport:
     def by_amplification(self) -> pd.DataFrame:
         """Returns the rows sorted by the ratio of inherited error to the operands' error: cancellations come first."""
         table = self.table[self.table["given_rms"] > 0]
-        factor = table["inherited_rms"] / table["given_rms"]
-        return table.assign(amplified=factor).sort_values(
-            "amplified", ascending=False, kind="stable", ignore_index=True
-        )
+        table = table.assign(amplified=table["inherited_rms"] / table["given_rms"])
+        return table.sort_values("amplified", ascending=False, kind="stable", ignore_index=True)
 
     def __str__(self) -> str:
         return "\n".join(part if isinstance(part, str) else _table_text(part) for part in self._parts())

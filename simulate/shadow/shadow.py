@@ -92,6 +92,7 @@ class Shadow(Watcher):
             return None
         with self._lock, outside_autograd():
             operand_error = max((self._twins.error(x) for x in operands(operation, args, kwargs)), default=0.0)
+            # Ahead if the operation overwrites operands, or if its result is lifted data, which is rounded in place.
             runs_ahead = needs.lifts or bool(outcomes(operation, args, kwargs, ()))
             ahead = runs_ahead and not needs.communicates and not draws_random(operation, args, kwargs)
             return _PendingOperation(self._run(operation, args, kwargs) if ahead else None, ahead, operand_error)
@@ -116,7 +117,7 @@ class Shadow(Watcher):
             wide = token.wide or self._run_after(operation, token, args, kwargs, result, results)
             if not (_match(results, wide.exact) and _match(results, wide.twins)):
                 self._unfollowed.setdefault(rerun_needs(operation).name, "in float64 its results have other shapes")
-                rounded = [widen(x) for x in results]
+                rounded = [widen(x) for x in results]  # the twins start again from here
                 wide = _ExactOutcomes(rounded, rounded)
             tally = self._tallies.setdefault(call.place, ErrorTally())
             tally.calls += 1
@@ -165,7 +166,7 @@ class Shadow(Watcher):
             exact = (
                 run_wide(operation, args, kwargs, widen) if like is None else create_wide(operation, args, kwargs, like)
             )
-            if not any(self._twins.has(x) for x in operands(operation, args, kwargs)):
+            if not any(self._twins.has(x) for x in operands(operation, args, kwargs)):  # a second run would be equal
                 return _ExactOutcomes(exact, exact)
             return _ExactOutcomes(exact, run_wide(operation, args, kwargs, self._twins.get))
         except Exception as error:  # noqa: BLE001  operations raise any class; the simulation must continue
@@ -174,14 +175,9 @@ class Shadow(Watcher):
             return None
 
     def _run_after(
-        self,
-        operation: OpOverload,
-        token: _PendingOperation,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        result: Any,
-        results: list[torch.Tensor],
-    ) -> _ExactOutcomes:
+        self, operation: OpOverload, token: _PendingOperation, args: Sequence[Any], kwargs: Mapping[str, Any],
+        result: Any, results: list[torch.Tensor],
+    ) -> _ExactOutcomes:  # fmt: skip
         """Returns the outcomes in float64 of an operation that has run, or the rounded ones if it cannot run again."""
         wide: _ExactOutcomes | None = None
         if rerun_needs(operation).communicates:
@@ -189,9 +185,8 @@ class Shadow(Watcher):
         elif draws_random(operation, args, kwargs):
             wide = self._dropout(operation, args, result)
             if wide is None:
-                self._unfollowed.setdefault(
-                    rerun_needs(operation).name, "draws random numbers; the twin is what was drawn"
-                )
+                reason = "draws random numbers; the twin is what was drawn"
+                self._unfollowed.setdefault(rerun_needs(operation).name, reason)
         elif not token.ahead:  # otherwise it has failed before, and the reason is stored
             wide = self._run(operation, args, kwargs, None if operands(operation, args, kwargs) else results[0])
         if wide is not None:
@@ -203,6 +198,7 @@ class Shadow(Watcher):
         if operation is not torch.ops.aten.native_dropout.default:
             return None
         x, probability = args[0], float(args[1])
+        # The mask that the simulation drew, in float64
         mask = result[1].double() * (1 / (1 - probability) if probability < 1 else 0.0)
         return _ExactOutcomes([widen(x) * mask, result[1]], [self._twins.get(x) * mask, result[1]])
 
@@ -258,7 +254,7 @@ class ErrorTally:
         """
         count = y.numel()
         worst, squares = _errors(y, exact, twin)
-        if not all(map(math.isfinite, (*worst, *squares))):
+        if not all(map(math.isfinite, (*worst, *squares))):  # only now a pass over the elements that are not finite
             finite = twin.isfinite()
             lost = finite & ~y.isfinite()
             self.undefined += count - int(finite.sum())

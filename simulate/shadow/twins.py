@@ -77,7 +77,7 @@ class Twins:
         if memory is None:
             return widen(x)
         if not torch.equal(_bit_patterns(x), memory.last_bits.as_strided(*_real_layout(x))):
-            # the whole storage, since the elements of one view may overlap
+            # The whole storage, since the elements of one view may overlap
             numbers = _first_values(x, len(memory.last_bits))
             bits = numbers.view(memory.last_bits.dtype)
             changed = bits != memory.last_bits
@@ -110,10 +110,10 @@ class Twins:
         if memory is None or memory.last_bits.dtype != _BITS[_width(x)]:  # the same memory read as another dtype
             return None
         if memory.last_bits.nbytes // _width(x) * _width(x) != storage.nbytes() // _width(x) * _width(x):
-            kept = min(len(memory.last_bits), storage.nbytes() // _width(x))
+            count = min(len(memory.last_bits), storage.nbytes() // _width(x))  # a storage that was resized
             new = self._new(x)
-            new.twin[:kept] = memory.twin[:kept]
-            new.last_bits[:kept] = memory.last_bits[:kept]
+            new.twin[:count] = memory.twin[:count]
+            new.last_bits[:count] = memory.last_bits[:count]
             return new
         return memory
 

@@ -50,6 +50,7 @@ def rerun_needs(operation: OpOverload) -> RerunNeeds:
     """Returns the facts needed to run ``operation`` again."""
     traits = outputs(operation)
     packet = operation.overloadpacket
+    # Zeros need no rounding, so `outputs` does not list the argument that such an operation writes to.
     written = ((0, "self"),) if packet in ZEROING else traits.written
     fused = schema_of(operation).name.startswith("aten::_fused_")
     return RerunNeeds(
@@ -129,7 +130,7 @@ def run_wide(
 
     def wide(argument: Any, name: str) -> Any:
         if isinstance(argument, torch.Tensor):
-            if name in traits.out:
+            if name in traits.out:  # the operation gives it shape and values
                 return torch.empty(0, dtype=_WIDE.get(argument.dtype, argument.dtype), device=argument.device)
             floating = argument.dtype.is_floating_point or argument.dtype.is_complex
             if not floating and only_integers and argument.dtype is not torch.bool and argument.layout is torch.strided:
@@ -144,7 +145,7 @@ def run_wide(
     mapped = {name: wide(x, name) for name, x in named}
     positional = [mapped[name] for name, _ in zip(arguments, args, strict=False)]
     keywords = {name: mapped[name] for name in kwargs}
-    if traits.lifts:
+    if traits.lifts:  # the result is a copy of its operand
         return list(tensors_in(positional))
     return outcomes(operation, positional, keywords, operation(*positional, **keywords))
 

@@ -42,6 +42,7 @@ def _count_numbers(
         stop = min(n, start + _BLOCK)
         zeros = overflow = underflow = subnormal = infinite = nan = inexact = zero
         for i in range(start, stop):
+            # Bit patterns of magnitudes are ordered as the magnitudes: first finite ones, then infinity, then NaN.
             x = unsigned(exact[i] & magnitude_mask)
             y = unsigned(rounded[i] & magnitude_mask)
             finite = y < infinity
@@ -85,9 +86,8 @@ class _Carrier(NamedTuple):
 
 @cache
 def _carrier(dtype: torch.dtype) -> _Carrier:
-    single = dtype == torch.float32
     function = c_function(specialised(_count_numbers, dtype), c_types(_count_numbers, dtype))
-    if single:
+    if dtype == torch.float32:
         return _Carrier(function, np.uint32, np.float32, 0x7FFFFFFF, 0x7F800000, 23, -127 - LOWEST_EXPONENT)
     return _Carrier(function, np.uint64, np.float64, (1 << 63) - 1, 0x7FF << 52, 52, 0)
 

@@ -28,10 +28,10 @@ from .sources import (
 )
 from .watcher import Call, Place
 
-_MOST_KEPT = 5
+_MOST_SUPPLIED = 5
 _Note = TypeVar("_Note")
 _KINDS = ("overflow", "NaN", "infinity")
-_NO_CODE = -1
+_NO_CODE = -1  # codes are the index of a suspect times the number of kinds, plus the kind
 _READ_OPERATION = "_local_scalar_dense"
 
 
@@ -50,7 +50,7 @@ class MemoryNotes(Generic[_Note]):
 
     def __init__(self) -> None:
         self._notes: dict[int, tuple[StorageWeakRef, _Note]] = {}
-        self._purge_at = 1 << 12
+        self._purge_at = 1 << 12  # grows with the living notes, so that purging costs a constant share
 
     def put(self, x: torch.Tensor, note: _Note) -> None:
         """Makes a note of the values in the memory of ``x``."""
@@ -122,7 +122,7 @@ class FirstNonFinite:
         if self.is_final or bool(x.isfinite().all()):
             return None
         value_kind = "NaN" if bool(x.isnan().any()) else "infinity"
-        if bool((exact.isfinite() & ~x.isfinite()).any()):
+        if bool((exact.isfinite() & ~x.isfinite()).any()):  # rounding has made it
             constant, is_constant = find_constant(call, exact, x)
             birth = Birth(*call.place, "overflow", self._lines.of(call))
             origin = Origin(birth, birth._replace(what=constant) if bool(is_constant) else None)
@@ -142,6 +142,7 @@ class FirstNonFinite:
         if not is_from_operands:
             return None
         supplied = Origin(None, Birth(*call.place, source, text_of(here())))
+        # The operand of the same kind, with a known computation, that comes first
         order = {origin: i for i, origin in enumerate(self._origins)}
         candidates = []
         for x in float_tensors((call.args, call.kwargs)):
@@ -161,6 +162,7 @@ class FirstNonFinite:
             in_optimizer = call.place.role == Role.OPTIMIZER
             self._follow([result, *overwritten(call)], origin, reaches=in_optimizer)
         elif call.place.operation == _READ_OPERATION and isinstance(result, float) and not math.isfinite(result):
+            # A value that the program reads and decides by, such as its loss
             origin = self._memory.of(call.args[0])
             if origin is not None and origin.birth is not None:
                 self._reach(origin)
@@ -185,7 +187,7 @@ class FirstNonFinite:
     def add_supplied(self, birth: Birth) -> None:
         """Notes a value that a program supplied, if it is among the first few."""
         is_vague = birth.what == OPERANDS and bool(self.supplied)
-        if len(self.supplied) < _MOST_KEPT and birth not in self.supplied and not is_vague:
+        if len(self.supplied) < _MOST_SUPPLIED and birth not in self.supplied and not is_vague:
             self.supplied.append(birth)
 
 
@@ -225,6 +227,7 @@ class FirstNonFiniteOnDevice:
         """
         source = constant[0] if constant[0] and operands[0] == OPERANDS else operands[0]
         index = self._suspects.setdefault(_Suspect(place, line, source), len(self._suspects))
+        # All on the device, without waiting for it: the codes of the first results are replaced only once.
         _, _, _, infinite, nan, _, lost = counts.unbind()
         kind = where(lost > 0, 0, where(nan > 0, 1, 2))
         first = self._first.get(counts.device)
@@ -274,7 +277,7 @@ class ForwardLines:
             # Autograd has numbered the node before the operation runs.
             number = torch._C._autograd._get_sequence_nr() - 1  # noqa: SLF001  the only access there is
             self._lines[number] = here()
-            if len(self._lines) > _MOST_LINES:
+            if len(self._lines) > _MOST_LINES:  # the oldest half belongs to graphs that are probably freed
                 for old in list(self._lines)[: _MOST_LINES // 2]:
                     del self._lines[old]
 

@@ -84,6 +84,7 @@ class Integers:
 
     def before(self, name: str, args: Sequence[Any], result: Any, fmt: Format) -> UnroundedResult | None:
         """Samples a result before it is rounded; None if there is nothing to note."""
+        # The cheapest questions first: most operations end here.
         may_count = name in _CHANGING or (name in _PRODUCTS and self._marks.may_have(Mark.INTEGERS))
         of_counts = may_count and any(map(self._is_count, args)) and not computes_gradients()
         may_change = name in _ALWAYS_CHANGING or (of_counts and name in _CHANGING)
@@ -92,6 +93,7 @@ class Integers:
         x = result[0] if type(result) is tuple and result else result
         if type(x) is not torch.Tensor or not x.dtype.is_floating_point or not x.numel() or not in_memory(x):
             return None
+        # Changes and angles pass from operands to results; products of positions and frequencies make angles.
         marks = 0
         for arg in _float_tensors(args):
             marks |= self._marks.of(arg)
@@ -99,7 +101,7 @@ class Integers:
         has_angles |= of_counts and name in _MULTIPLYING and any(self._collide(arg, fmt) for arg in args)
         if not may_change and not has_changed and not has_angles:
             return None
-        needs_values = may_change and not (has_changed and has_angles)
+        needs_values = may_change and not (has_changed and has_angles)  # else both are known without a comparison
         return UnroundedResult(x, _sample(x).clone() if needs_values else None, has_changed, has_angles)
 
     def note(self, before: UnroundedResult) -> None:
@@ -108,7 +110,7 @@ class Integers:
         after = None if values is None else _sample(x)
         if values is not None and after is not None and not torch.equal(values, after):
             has_changed = True
-            if x.dim() == 1 and x.numel() > 1:
+            if x.dim() == 1 and x.numel() > 1:  # a time axis
                 has_angles |= bool(((values.diff() != 0) & (after.diff() == 0)).any())
         if has_changed or has_angles:
             self._marks.add(x, Mark.CHANGED * has_changed | Mark.ANGLES * has_angles)
@@ -168,7 +170,7 @@ class Integers:
         if type(x) is not torch.Tensor or not in_memory(x) or self._is_whole(x):
             return False
         values = _sample(x).double()
-        finite = values[values.isfinite()]
+        finite = values[values.isfinite()]  # an infinity is a saturated value
         if not torch.equal(round(finite, fmt), finite):
             return False
         if finite.numel() < values.numel():

@@ -33,8 +33,10 @@ _OVERWRITING = ("copy_", "fill_", "zero_")
 
 
 class _MeasureChange(NamedTuple):
+    """A measure that rounding has changed, and the cause."""
+
     number: float
-    how: str
+    cause: str
 
 
 class MeasureBefore(NamedTuple):
@@ -137,7 +139,7 @@ def reading(operation: OpOverload, changes: ChangedMeasures) -> Callable[[torch.
         change = changes.of(x, number) if isinstance(number, float) else None
         if change is not None:
             warn_once(
-                f"the number {number:.6g}, {change.how}, is read inside a simulation: losses, metrics and averages"
+                f"the number {number:.6g}, {change.cause}, is read inside a simulation: losses, metrics and averages"
                 " of them are rounded like all results; compute what you report in `with roundoff.exact():`, or"
                 " outside",
                 "reading",

@@ -48,10 +48,8 @@ class Tally:
 
     def extremes(self) -> tuple[float, float]:
         """Returns the smallest and the largest magnitude; infinity and 0 without any."""
-        extremes = [
-            *(counter.extremes for counter in self.counters.values()),
-            self.earlier.get("extremes", (np.inf, 0.0)),
-        ]
+        earlier = self.earlier.get("extremes", (np.inf, 0.0))
+        extremes = [earlier, *(counter.extremes for counter in self.counters.values())]
         return min(float(low) for low, _ in extremes), max(float(high) for _, high in extremes)
 
     def histogram(self) -> np.ndarray:
@@ -122,19 +120,12 @@ class Report:
         bins: dict[str, np.ndarray] = {}
         for place, tally in tallies.items():
             sums, extremes = tally.sums(), tally.extremes()
-            rows.append(
-                (*place, *(sums[name] for name in _COUNTS), *(extremes if extremes[1] > 0 else (np.nan, np.nan)))
-            )
+            magnitudes = extremes if extremes[1] > 0 else (np.nan, np.nan)  # all results were zero or not finite
+            rows.append((*place, *(sums[name] for name in _COUNTS), *magnitudes))
             bins[place.role] = bins.get(place.role, np.zeros(EXPONENTS, dtype=np.int64)) + tally.histogram()
         table = pd.DataFrame(rows, columns=[*_PLACE, *_COUNTS, "smallest", "largest"])
-        histogram = pd.DataFrame(
-            [
-                (role, int(k) + LOWEST_EXPONENT, int(counts[k]))
-                for role, counts in bins.items()
-                for k in np.flatnonzero(counts)
-            ],
-            columns=["role", "exponent", "results"],
-        )
+        filled = [(role, int(k) + LOWEST_EXPONENT, int(n[k])) for role, n in bins.items() for k in np.flatnonzero(n)]
+        histogram = pd.DataFrame(filled, columns=["role", "exponent", "results"])
         table = table.sort_values(_PLACE, ignore_index=True)
         return Report(str(format), table, histogram, birth, tuple(given), tuple(stopped), tuple(cancelled))
 
@@ -173,6 +164,7 @@ class Report:
         """Returns the row of the first non-finite result, then those with most overflow, underflow and absorption."""
         counts = self.table[["overflow", "underflow", "absorbed"]]
         trouble = counts.sum(axis=1)
+        # The birthplace comes first; without one the column is false everywhere.
         is_birthplace = (self.table[_PLACE].apply(tuple, axis=1) == self.birth[:3]) if self.birth else trouble < 0
         rows = self.table.assign(trouble=trouble, born=is_birthplace)[(trouble > 0) | is_birthplace]
         worst = rows.sort_values(["born", "trouble"], ascending=False, kind="stable").head(20)

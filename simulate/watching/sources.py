@@ -19,7 +19,7 @@ Supplied = tuple[str, bool | torch.Tensor]
 
 
 def find_source(call: Call, *, old_nonfinite: bool | torch.Tensor) -> tuple[str, bool | torch.Tensor]:
-    """Describes the part of a call that may have find_source non-finite values, and returns whether it did.
+    """Describes the part of a call that may have supplied non-finite values, and returns whether it did.
 
     Args:
         call: the operation.

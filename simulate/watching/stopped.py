@@ -35,9 +35,9 @@ class StoppedAtLine(NamedTuple):
     """The caller's own stack line."""
 
     def __str__(self) -> str:
-        many = f"{self.tensors} tensors of together" if self.tensors > 1 else "a tensor of"
+        sums = f"{self.tensors} tensors of together" if self.tensors > 1 else "a tensor of"
         return (
-            f"stopped by rounding: {many} {self.numbers} numbers, to which {self.operation} ({self.role}) added"
+            f"stopped by rounding: {sums} {self.numbers} numbers, to which {self.operation} ({self.role}) added"
             f" {self.calls} times in a row and changed less than a tenth\n  at {self.line}"
         )
 
