@@ -84,24 +84,20 @@ def everywhere(policy: Policy) -> Policy:
 
 def units_of(simulation: Simulation, over: str) -> set[str]:
     """Returns the units that computed something, not only moved values, in a simulation that followed every place."""
-    units_found = set()
+    units = set()
     for plan in simulation.plans():
         computes = plan.outputs.results or plan.outputs.written
         if computes and plan.outcome.moved < plan.outcome.calls:
             part, module = split(plan.module)
-            units = {"operation": plain_name(plan.name), "module": module, "role": plan.role, "part": part}
-            units_found.add(units[over])
-    return units_found - {""}
+            names = {"operation": plain_name(plan.name), "module": module, "role": plan.role, "part": part}
+            units.add(names[over])
+    return units - {""}  # outside of modules, or of parts
 
 
 def with_formats(policy: Policy, over: str, formats: Mapping[str, str]) -> Policy:
     """Returns a policy that gives each unit its own format; later units win."""
-
-    def rule(unit: str, format: str) -> Rule:
-        names: dict[str, Any] = {"within" if over == "part" else over: unit}
-        return Rule(**names, format=format)
-
-    return policy.with_rules(*(rule(unit, fmt) for unit, fmt in formats.items()))
+    argument = "within" if over == "part" else over
+    return policy.with_rules(*(Rule(**dict[str, Any]({argument: unit}), format=fmt) for unit, fmt in formats.items()))
 
 
 def blame(
@@ -199,6 +195,7 @@ class Trials(ABC):
     def keeps(self, high: Sequence[str], others: Mapping[str, str] | None = None) -> bool:
         """Whether the program passes with ``high`` in the carrier and ``others`` in their own formats."""
         formats = {**dict.fromkeys(sorted(high), HIGH), **(others or {})}
+        # Delta debugging asks about some sets again.
         key = frozenset(formats.items())
         if key not in self._passes_by_formats:
             name = f"{len(high)} of {len(self._units)} {self.over}s in high precision"
@@ -222,6 +219,7 @@ def search(trials: Trials) -> Blame:
         BlameError: what runs fails without any rounding, or with all units in high precision.
     """
     noun, over, fmt = trials.noun, trials.over, trials.format
+    # Both ends of the search: without rounding the program must pass, and with it it must fail.
     unrounded = trials.watch(rounded=False)
     if not unrounded.passed:
         raise BlameError(
@@ -238,6 +236,7 @@ def search(trials: Trials) -> Blame:
             f" lies {place}"
         )
     culprits = ask(minimal(units), trials.keeps)[1] or ()
+    # The smallest format of each one, while the others stay in the carrier
     needs: dict[str, str | None] = {}
     for unit in culprits:
         others = [other for other in culprits if other != unit]
@@ -251,7 +250,7 @@ def _wider(format: Format) -> Iterator[str]:
         return
     import torch  # noqa: PLC0415  only for the name of a type
 
-    carrier_exponent = _WIDE_EXPONENT if format.carrier == torch.float32 else 11
+    carrier_exponent = _WIDE_EXPONENT if format.carrier == torch.float32 else 11  # float64's
     widest = max(_WIDEST[carrier_exponent], format.significand_bits)
     for exponent_bits in sorted({format.exponent_bits, carrier_exponent}):
         for m in range(format.significand_bits, widest + 1):
@@ -276,6 +275,7 @@ class _ProgramTrials(Trials):
         return self._run(with_formats(self._policy, self.over, formats), learn=False)
 
     def _run(self, policy: Policy, *, learn: bool) -> Trial:
+        # The first runs learn the units; later ones leave moves unrounded: only the source of a value is to blame.
         simulation = Simulation(
             everywhere(policy) if learn else policy, seed=self._seed, warn_unused=False, leave_moves=not learn
         )
@@ -291,7 +291,7 @@ class _ProgramTrials(Trials):
             raise  # also a ValueError; it says what to change in the call
         except (ArithmeticError, ValueError, LinAlgError) as caught:
             error = caught
-        except RuntimeError as caught:
+        except RuntimeError as caught:  # PyTorch raises it for anything, also for NaN (as a sampler's probabilities)
             if not self._loses_finiteness(policy, leave_moves=not learn):
                 raise
             error = caught

@@ -109,6 +109,7 @@ class CostCounter(Watcher):
             moved = self._moved[call.place]
             moved.calls += 1
             moved.not_followed += not all(map(has_own_memory, inputs))
+        # Operands that no operation has made come from outside; memory that is also a result does not.
         result_ids = {id(x) for x in traffic.results}
         for x in inputs:
             if id(x) not in result_ids and has_own_memory(x):
@@ -169,7 +170,7 @@ class CostCounter(Watcher):
     def _operand_format(self, call: Call, name: str, product: str, x: Any) -> tuple[str, int]:
         """Returns the format, and its bits, in which an operation reads an operand: rounded for it, or as in memory."""
         rounded = {key[1]: fmt for key, fmt in call.operands.items() if key[0] == name}
-        fmt = rounded.get(product) or next(iter(rounded.values()), None)
+        fmt = rounded.get(product) or next(iter(rounded.values()), None)  # rounded once for all products
         if fmt is None and has_own_memory(x):
             fmt = self._memory.see(x).format
         if fmt is not None and not fmt.native:
@@ -189,15 +190,15 @@ class CostCounter(Watcher):
         if not (x.dtype.is_floating_point or x.dtype.is_complex):
             return None
         zeros = operation.overloadpacket in WITHOUT_NUMBERS
+        # Integers stay in the dtype, except for zeros, which a program fills with data later.
         fmt = None if call.format.native or (call.whole and not (zeros and x.dim())) else call.format
         if call.moves and not zeros:
             sources = {
-                stored.format
+                self._memory.see(source).format
                 for source in tensors
                 if source.dtype.is_floating_point and source is not x and has_own_memory(source)
-                for stored in (self._memory.see(source),)
             }
-            source = next(iter(sources)) if len(sources) == 1 else None
+            source = next(iter(sources)) if len(sources) == 1 else None  # of several formats, none describes a copy
             widest = 8 * x.element_size() if fmt is None else fmt.bits_per_number
             if source is not None and source.bits_per_number < widest:
                 return source
@@ -209,7 +210,7 @@ class CostCounter(Watcher):
             storages_by_kind = self._find_kept()
         else:
             storages_by_kind = {name: self._memory.storages(tensors) for name, tensors in kept.items()}
-        counted: set[int] = set()
+        counted: set[int] = set()  # tied weights, and parameters that are also an optimizer's, count once
         rows = []
         for name, storages in storages_by_kind.items():
             uncounted = {id(x): x for x in storages if id(x) not in counted}
@@ -267,8 +268,5 @@ class CountedSteps(NamedTuple):
 def learned(tensors: Mapping[str, Iterable[torch.Tensor]]) -> dict[str, torch.Tensor]:
     """Copies the learned values to a float64 vector for each kind."""
     with simulations_off():
-        vectors = {
-            name: [x.detach().double().cpu().flatten() for x in tensors_of_kind]
-            for name, tensors_of_kind in tensors.items()
-        }
-        return {name: torch.cat(tensors_of_kind) for name, tensors_of_kind in vectors.items() if tensors_of_kind}
+        vectors = {name: [x.detach().double().cpu().flatten() for x in kind] for name, kind in tensors.items()}
+        return {name: torch.cat(kind) for name, kind in vectors.items() if kind}

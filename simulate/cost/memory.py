@@ -112,8 +112,7 @@ class Memory:
 
     def storages(self, tensors: Iterable[torch.Tensor]) -> list[StoredElements]:
         """Lists the storages of tensors, each once."""
-        by_identity = {id(stored): stored for x in tensors if has_own_memory(x) for stored in (self.see(x),)}
-        return list(by_identity.values())
+        return list(dict.fromkeys(self.see(x) for x in tensors if has_own_memory(x)))
 
     def _new(self, x: torch.Tensor, *, lives: bool, from_outside: bool) -> StoredElements:
         storage = x.untyped_storage()

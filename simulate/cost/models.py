@@ -103,7 +103,7 @@ class CostModel:
                 missing[f"{a} x {b}, added in {accumulator}"] += int(macs)
             else:
                 value += float(macs) * price
-        value += 8 * (self.read * totals["bytes_read"] + self.write * totals["bytes_written"])
+        value += 8 * (self.read * totals["bytes_read"] + self.write * totals["bytes_written"])  # prices are of bits
         counted = products["macs"].sum() > sum(missing.values()) or self.read or self.write
         figure = f"{value:.4g} {self.unit}" if counted else "nothing"
         text = f"model {self.name}: {figure} (source: {self.source})"
@@ -117,10 +117,12 @@ class CostModel:
         product = self._multiplication(a, b)
         if self.by_width:
             return product
+        # An accumulator such as e5m10/32 is priced by the format that it adds in.
         addition = _look_up(self.add, accumulator.partition("/")[0].partition("*")[0].partition("+")[0])
         return None if product is None or addition is None else product + addition
 
     def _multiplication(self, a: str, b: str) -> float | None:
+        # By both formats; then by the one that both have; then by the formula.
         for pair in (f"{a}*{b}", f"{b}*{a}"):
             if pair in self.multiply:
                 return self.multiply[pair]
@@ -163,10 +165,10 @@ def _significand_and_exponent(name: str) -> tuple[int, int] | None:
         return None
     element: Any = getattr(fmt, "element", fmt)
     if isinstance(element, FloatFormat):
-        return element.significand_bits + 1, element.exponent_bits
+        return element.significand_bits + 1, element.exponent_bits  # with the implicit bit
     if isinstance(fmt, (IntegerFormat, FixedFormat)) or getattr(element, "integer", False):
         return fmt.bits, 0
-    if element is not fmt:  # of a block
+    if element is not fmt:  # a block's, without its sign
         return element.significand_bits + 1, element.bits - 1 - element.significand_bits
     return None
 
@@ -176,7 +178,7 @@ def _parse_costs(key: str, table: Any) -> dict[str, float]:
         raise FormatError(f"{key} of a cost model is a mapping from formats to numbers, got {table!r}")
     for name in table:
         for part in str(name).split("*"):
-            Format.parse(part)  # says which there are
+            Format.parse(part)  # its error lists the formats
     return {str(name): _parse_cost(f"{key}.{name}", value) for name, value in table.items()}
 
 

@@ -17,6 +17,7 @@ from ..aten.tables import is_contraction, plain_name
 from ..policy.rules import Product
 
 _aten = torch.ops.aten
+# The formulas count multiplications and additions apart: two for each multiply-accumulate, hence the divisions by 2.
 _formulas: dict[Any, Callable[..., int]] = flop_counter.flop_registry
 
 
@@ -67,9 +68,9 @@ def products_in(
         One entry for each product, empty for an operation without products; None for products without a formula.
         ``torch.utils.flop_counter.register_flop_formula`` gives a custom operation a formula.
     """
-    name = plain_name(operation.overloadpacket.__name__)
     if not may_multiply(operation):
         return ()
+    name = plain_name(operation.overloadpacket.__name__)
     named = dict(zip(argument_names(operation), args, strict=False)) | dict(kwargs)
     try:
         return _count_products(operation, name, named, args, kwargs, result)
@@ -115,7 +116,7 @@ def _count_products(
 def _count_matrix_macs(name: str, a: Sequence[int], b: Sequence[int]) -> int:
     """Counts multiply-accumulates of products of matrices and vectors, reduced to the shapes of ``mm`` or ``bmm``."""
     if name == "linear":
-        *rows, terms = a
+        *rows, terms = a  # all leading axes are rows
         return _count_mm_macs((math.prod(rows), terms), (b[-1], b[0] if len(b) > 1 else 1))
     if name == "addr":
         return _count_mm_macs((a[0], 1), (1, b[0]))
@@ -147,7 +148,7 @@ def _count_convolution_backward(named: Mapping[str, Any], result: Any) -> tuple[
     products = []
     for index, product, operands, groups in outputs:
         if named["output_mask"][index]:
-            mask = [index == 0, index == 1, False]
+            mask = [index == 0, index == 1, False]  # only this product
             flops = formula(*shapes, None, None, mask, out_val=list(result))
             products.append(CountedProduct(product.value, operands, flops // 2 // groups))
     return tuple(products)

@@ -78,19 +78,18 @@ class Cost:
 
     @staticmethod
     def of(
-        operations: Mapping[Place, OperationCost],
-        macs: Mapping[tuple[Place, str, MultipliedFormats], int],
-        kept: Sequence[KeptMemory],
-        peak_bytes: float,
-        steps: int,
-    ) -> Cost:
+        operations: Mapping[Place, OperationCost], macs: Mapping[tuple[Place, str, MultipliedFormats], int],
+        kept: Sequence[KeptMemory], peak_bytes: float, steps: int,
+    ) -> Cost:  # fmt: skip
         """Collects the counts."""
+        # Products, a row for each place and combination of formats
         rows = [
             (*place, product, f.a, f.b, f.accumulator, count, count * f.a_bits * f.b_bits)
             for (place, product, f), count in macs.items()
         ]
         products = pd.DataFrame(rows, columns=[*_PLACE, "product", "a", "b", "accumulator", "macs", "bops"])
         products = products.sort_values([*_PLACE, "product", "a", "b", "accumulator"], ignore_index=True)
+        # Operations, a row for each place, with the sums of its products
         macs_by_place: Counter[tuple[str, ...]] = Counter()
         bit_operations: Counter[tuple[str, ...]] = Counter()
         for row in rows:
@@ -102,18 +101,19 @@ class Cost:
             table_rows.append((*place, o.calls, macs_by_place[place], bit_operations[place], *o[1:5], "; ".join(notes)))
         names = ["calls", "macs", "bops", *OperationCost._fields[1:5], "note"]
         table = pd.DataFrame(table_rows, columns=[*_PLACE, *names]).sort_values(_PLACE, ignore_index=True)
+        # Memory: after the kinds come their sum and the peak, which `totals` and `as_json` rely on.
         total = (sum(kind.elements for kind in kept), sum(kind.bytes for kind in kept))
         memory = pd.DataFrame(
             [*kept, ("kept between steps", *total), ("peak", None, peak_bytes)], columns=KeptMemory._fields
         )
-        memory["elements"] = memory["elements"].astype("Int64")
+        memory["elements"] = memory["elements"].astype("Int64")  # the peak has none
         uncounted = sorted({place.operation for place, o in operations.items() if o.without_formula})
         return Cost(table, products, memory, steps, tuple(uncounted))
 
     def totals(self) -> dict[str, float]:
         """Returns the sums of the table's columns except ``calls``, and the bytes ``kept`` and at the ``peak``."""
         sums = {name: float(self.table[name].sum()) for name in _SUMMED}
-        kept, peak = self.memory["bytes"].iloc[-2:]
+        kept, peak = self.memory["bytes"].iloc[-2:]  # the last two rows
         return {**sums, "kept": float(kept), "peak": float(peak)}
 
     def as_json(self, steps: int = 1, models: Sequence[CostModel] = ()) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class Cost:
         ]
         results = {model.name: (model, model.of(self.products, totals)) for model in models}
         return {
-            **{name: totals[name] / steps for name in _SUMMED},
+            **{name: totals[name] / steps for name in _SUMMED},  # sums are of one step, memory is not divided
             "bytes_kept": totals["kept"],
             "bytes_peak": totals["peak"],
             "kept": dict(zip(self.memory["kind"].iloc[:-2], map(float, self.memory["bytes"].iloc[:-2]), strict=True)),

@@ -75,8 +75,7 @@ def _traits(operation: OpOverload) -> _OperationTraits:
     unread = frozenset(out_names(operation)) | (written if name in _OVERWRITING else frozenset())
     if packet in WITHOUT_NUMBERS or name.endswith("_like") or name.startswith("new_"):  # they read only shapes
         unread |= frozenset(argument_names(operation))
-    if traits.lifts:  # it returns its argument, in existing memory
-        moves_data = False
+    moves_data = moves_data and not traits.lifts  # lifting returns its argument, in existing memory
     return _OperationTraits(name, moves_data, returns_new, viewing, written, unread)
 
 

@@ -11,7 +11,7 @@ from typing import Final, Protocol, final
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-_PURGE_EVERY = 1 << 12
+_PURGE_EVERY = 1 << 12  # new addresses
 
 
 @final

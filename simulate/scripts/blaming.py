@@ -50,7 +50,7 @@ def blame_script(
         FormatError: the simulation cannot run it.
     """
     if not script.is_module:
-        _ = script.file
+        _ = script.file  # raises ScriptError if it does not exist
     with (
         tempfile.TemporaryDirectory(prefix="roundoff-blame-") as folder,
         ScriptProcesses(TrialOrder, together=True) as processes,

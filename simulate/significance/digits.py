@@ -42,12 +42,13 @@ class Digits(NamedTuple):
     @classmethod
     def of(cls, name: str, samples: Sequence[Any]) -> Digits:
         """Estimates the digits of samples of equal shape."""
-        table = np.array([np.asarray(one, dtype=np.float64).ravel() for one in samples])
-        found = significant_digits(table)
-        least = float(found.min()) if not np.isnan(found).any() else math.nan
+        table = np.array([np.asarray(sample, dtype=np.float64).ravel() for sample in samples])
+        estimates = significant_digits(table)
+        least = float(estimates.min()) if not np.isnan(estimates).any() else math.nan
         with np.errstate(all="ignore"):
             mean = float(table.mean()) if table.shape[1] == 1 else float(np.abs(table.mean(0)).mean())
-        return cls(name, table.shape[1], mean, float(np.median(found)), least, certain_digits(least, len(samples)))
+        median = float(np.median(estimates))
+        return cls(name, table.shape[1], mean, median, least, certain_digits(least, len(samples)))
 
 
 def significant_digits(samples: np.ndarray) -> np.ndarray:
@@ -64,8 +65,10 @@ def significant_digits(samples: np.ndarray) -> np.ndarray:
     """
     with np.errstate(all="ignore"):
         mean, deviation = samples.mean(0), samples.std(0, ddof=1)
-        found = np.maximum(np.log10(np.abs(mean) / deviation), 0.0)
-    return np.where(np.isfinite(samples).all(0), np.where((samples == samples[0]).all(0), np.inf, found), np.nan)
+        estimate = np.maximum(np.log10(np.abs(mean) / deviation), 0.0)
+    # A deviation of equal samples may be tiny instead of 0, since their mean is rounded.
+    estimate = np.where((samples == samples[0]).all(0), np.inf, estimate)
+    return np.where(np.isfinite(samples).all(0), estimate, np.nan)
 
 
 def certain_digits(digits: float, samples: int, probability: float = 0.95, confidence: float = 0.95) -> float:
@@ -87,6 +90,7 @@ def certain_digits(digits: float, samples: int, probability: float = 0.95, confi
     from scipy.special import gammaincinv, ndtri  # noqa: PLC0415  is not needed to import the package
 
     quantile = 2 * float(gammaincinv((samples - 1) / 2, (1 - confidence) / 2))  # of chi squared
+    # In bits, as in the paper: the uncertainty of the standard deviation, and the quantile of the normal errors
     shift = 0.5 * math.log2((samples - 1) / quantile) + math.log2(float(ndtri((probability + 1) / 2)))
     return max(digits - shift * _LOG2, 0.0)
 
@@ -187,27 +191,28 @@ def digits(
         FormatError: a setting does not exist, or there are fewer than two samples, or one seed.
         ValueError: the shapes of the results differ between samples.
     """
-    chosen = checked_randomness(randomness, samples, seeds, has_format=format is not None)
+    kind = checked_randomness(randomness, samples, seeds, has_format=format is not None)
     restore = remembered_generators()
-    found: list[dict[str, np.ndarray]] = []
+    runs: list[dict[str, np.ndarray]] = []
     watchers = []
     for number in range(samples + seeds):
-        restore()
+        restore()  # every sample begins with the same random numbers; only its roundings differ
         if number >= samples:
             seed_generators(number - samples)
-        simulation, watcher = sampled(format, chosen, (seed << 20) + number if number < samples else None, root=root)
+        # Samples of different seeds share no random bits, for up to 2^20 samples.
+        simulation, watcher = sampled(format, kind, (seed << 20) + number if number < samples else None, root=root)
         with simulation:
             result = function()
-        found.append(dict(_named_values(result, "result")))
+        runs.append(dict(_named_values(result, "result")))
         watchers.append(watcher)
     restore()
-    shapes = {name: x.shape for name, x in found[0].items()}
-    if any({name: x.shape for name, x in one.items()} != shapes for one in found):
+    shapes = {name: x.shape for name, x in runs[0].items()}
+    if any({name: x.shape for name, x in run.items()} != shapes for run in runs):
         raise ValueError(f"the function gave results of other names or shapes in another sample than {shapes}")
-    failed = {name: reason for one in watchers for name, reason in one.failed.items()}
-    results = [Digits.of(name, [one[name] for one in found[:samples]]) for name in shapes]
-    over_seeds = {name: Digits.of(name, [one[name] for one in found[samples:]]).digits for name in shapes if seeds}
-    modules = of_modules([one.elements for one in watchers[:samples]])
+    failed = {name: reason for watcher in watchers for name, reason in watcher.failed.items()}
+    results = [Digits.of(name, [run[name] for run in runs[:samples]]) for name in shapes]
+    over_seeds = {name: Digits.of(name, [run[name] for run in runs[samples:]]).digits for name in shapes if seeds}
+    modules = of_modules([watcher.elements for watcher in watchers[:samples]])
     return DigitsReport(samples, tuple(results), modules, failed, over_seeds=over_seeds)
 
 
@@ -248,13 +253,14 @@ def of_modules(samples: Sequence[Mapping[tuple[str, str, str, int], np.ndarray]]
     """The digits of the operations of each module and role that ran in all samples, the fewest digits first."""
     places: dict[str, list[tuple[str, str, str, int]]] = {}
     for key in samples[0]:
-        if all(key in one and one[key].shape == samples[0][key].shape for one in samples):
+        # Control flow may depend on rounding: only calls that all samples made can be compared.
+        if all(key in sample and sample[key].shape == samples[0][key].shape for sample in samples):
             places.setdefault(f"{key[0]} {key[1]}".strip(), []).append(key)
     rows = [
-        Digits.of(name, [np.concatenate([one[key] for key in keys]) for one in samples])
+        Digits.of(name, [np.concatenate([sample[key] for key in keys]) for sample in samples])
         for name, keys in places.items()
     ]
-    return tuple(sorted(rows, key=lambda row: (not math.isnan(row.least), row.least, row.digits)))
+    return tuple(sorted(rows, key=lambda row: (not math.isnan(row.least), row.least, row.digits)))  # NaN first
 
 
 def _named_values(result: Any, name: str) -> Iterator[tuple[str, np.ndarray]]:

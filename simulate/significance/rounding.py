@@ -24,7 +24,7 @@ from ..watching.watcher import Call, Watcher
 _FORMATS: Mapping[torch.dtype, Format] = MappingProxyType(
     {torch.float32: Format.parse("fp32"), torch.float16: Format.parse("fp16"), torch.bfloat16: Format.parse("bf16")}
 )
-_KEPT = 64  # elements of a result that are kept
+_MOST_ELEMENTS = 64  # of a result, which are stored for its digits
 
 
 class Randomness(StrEnum):
@@ -77,21 +77,22 @@ class RandomRounding(Watcher):
         if operation is None or not rerun_needs(operation).has_outcomes:
             return
         with self._lock, _disable_current_modes(), outside_autograd():
-            found = outcomes(operation, args, kwargs, result)
+            results = outcomes(operation, args, kwargs, result)
             overwrites = bool(outcomes(operation, args, kwargs, ()))
-            wide = token if overwrites or not any(map(_is_rounded, found)) else self._wide(call)
-            for x, exact in zip(found, wide or (), strict=False):
+            wide = token if overwrites or not any(map(_is_rounded, results)) else self._wide(call)
+            for x, exact in zip(results, wide or (), strict=False):
                 if is_followed(x) and x.shape == exact.shape:
                     self._round(x, exact)
             place = (call.place.role, call.place.module, call.place.operation)
             number = self._calls[place] = self._calls.get(place, 0) + 1
-            if number & (number - 1) == 0 and found and is_followed(found[0]) and found[0].numel():
-                flat = found[0].detach().flatten()
-                some = flat[:: -(-flat.numel() // _KEPT)]
+            is_power_of_two = number & (number - 1) == 0  # so that long programs store few calls
+            if is_power_of_two and results and is_followed(results[0]) and results[0].numel():
+                flat = results[0].detach().flatten()
+                some = flat[:: -(-flat.numel() // _MOST_ELEMENTS)]
                 self.elements[*place, number] = (some.abs() if some.is_complex() else some).double().cpu().numpy()
 
     def _wide(self, call: Call) -> list[torch.Tensor] | None:
-        """The outcomes in float64; None where they cannot be had."""
+        """Returns the outcomes in float64; None for an operation that cannot be repeated, or fails in float64."""
         assert call.operation is not None
         operation, (args, kwargs) = call.operation, call.given
         if self._randomness is None or rerun_needs(operation).communicates or draws_random(operation, args, kwargs):
@@ -100,12 +101,12 @@ class RandomRounding(Watcher):
         try:
             with _disable_current_modes(), outside_autograd():
                 return run_wide(operation, args, kwargs, self._perturbed if perturbs else widen)
-        except Exception as error:  # noqa: BLE001  whatever an operation may raise, the program goes on
+        except Exception as error:  # noqa: BLE001  operations raise any class, and the program must continue
             self.failed.setdefault(rerun_needs(operation).name, f"{type(error).__name__}: {error}".splitlines()[0])
             return None
 
     def _perturbed(self, x: torch.Tensor) -> torch.Tensor:
-        """An operand in float64, with a uniform error of at most half an ulp of its dtype."""
+        """Returns an operand in float64, with a uniform error of at most half an ulp of its dtype."""
         wide = widen(x)
         if x.dtype not in _FORMATS:
             return wide

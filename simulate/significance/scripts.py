@@ -63,9 +63,9 @@ def script_digits(
         ScriptError: the script does not exist, no argument has a place for seeds, or a run ended with another exit
             status than 0.
     """
-    chosen = checked_randomness(randomness, samples, seeds, has_format=policy is not None)
+    kind = checked_randomness(randomness, samples, seeds, has_format=policy is not None)
     if not script.is_module:
-        _ = script.file
+        _ = script.file  # raises ScriptError if it does not exist
     if seeds and not any(_SEED in argument for argument in script.arguments):
         raise ScriptError(f"seeds need a place in the arguments of the script, such as {script.target} --seed {_SEED}")
     outputs, logged, elements, failed = [], [], [], {}
@@ -74,26 +74,28 @@ def script_digits(
         for number in range(samples + seeds):
             values.unlink(missing_ok=True)
             order = SampleOrder(
-                policy=None if policy is None else policy.as_json(), randomness=chosen,
+                policy=None if policy is None else policy.as_json(), randomness=kind,
                 seed=(seed << 20) + number if number < samples else None,
                 threads=threads, imports=list(imports), is_module=script.is_module, outcome=folder,
             )  # fmt: skip
-            own = str(max(number - samples, 0))
-            arguments = tuple(one.replace(_SEED, own) for one in script.arguments) if seeds else script.arguments
+            number_of_seed = str(max(number - samples, 0))
+            arguments = script.arguments
+            if seeds:
+                arguments = tuple(argument.replace(_SEED, number_of_seed) for argument in arguments)
             status, output, errors = processes.run(order, replace(script, arguments=arguments))
             if status:
                 last = "".join(f"\n  {line}" for line in errors.splitlines()[-_LAST_LINES:])
-                how = f"exit status {status}" if status > 0 else f"signal {-status}"
-                raise ScriptError(f"a sample of {script.target} ended with {how}{last}")
+                end = f"exit status {status}" if status > 0 else f"signal {-status}"
+                raise ScriptError(f"a sample of {script.target} ended with {end}{last}")
             if not values.exists():
                 raise ScriptError(f"a sample of {script.target} ended before it left its values, as by os._exit")
             outputs.append([_COLOUR.sub("", line) for line in output.splitlines()])
-            about = read_json(values)
-            logged.append({name: float(value) for name, value in about["logged"].items()})
-            failed.update(about["failed"])
+            record = read_json(values)
+            logged.append({name: float(value) for name, value in record["logged"].items()})
+            failed.update(record["failed"])
             with np.load(arrays_file, allow_pickle=False) as arrays:
-                elements.append({(*key[:3], int(key[3])): arrays[f"a{n}"] for n, key in enumerate(about["keys"])})
-            on_sample(f"sample {number + 1} of {samples}" if number < samples else f"seed {own} of {seeds}")
+                elements.append({(*key[:3], int(key[3])): arrays[f"a{n}"] for n, key in enumerate(record["keys"])})
+            on_sample(f"sample {number + 1} of {samples}" if number < samples else f"seed {number_of_seed} of {seeds}")
     lines, rows = _digits_of_outputs(outputs[:samples], logged[:samples])
     results = tuple(row for row in rows if row.name in logged[0] or row.least != np.inf)  # not what is always printed
     rows_of_seeds = _digits_of_outputs(outputs[samples:], logged[samples:])[1] if seeds else []
@@ -105,26 +107,26 @@ def _digits_of_outputs(
     outputs: Sequence[Sequence[str]], logged: Sequence[Mapping[str, float]]
 ) -> tuple[list[str], list[Digits]]:
     """Returns the first output, with the digits of its numbers, and the digits of all printed and logged numbers."""
-    lines, found = [], []
+    lines, rows = [], []
     for number, line in enumerate(outputs[0], 1):
-        others = [output[number - 1] if number <= len(output) else "" for output in outputs]
-        if len({re.sub(r"\s", "", _NUMBER.sub("#", other)) for other in others}) > 1:
+        same_line = [output[number - 1] if number <= len(output) else "" for output in outputs]
+        if len({re.sub(r"\s", "", _NUMBER.sub("#", text)) for text in same_line}) > 1:
             lines.append(f"{line}  [the text differs between samples]")
             continue
-        matches = [list(_NUMBER.finditer(other)) for other in others]
-        marked, at = "", 0
-        for position, same in enumerate(zip(*matches, strict=True), 1):
-            values = [float(match[0].replace(",", "")) for match in same]
-            row = Digits.of(f"line {number}, number {position}: {line[at : same[0].start()].strip()[-30:]}", values)
-            marked += line[at : same[0].end()] + (f" [{in_words(row.digits)}]" if row.least != np.inf else "")
-            at = same[0].end()
-            found.append(row)
-        lines.append(marked + line[at:])
+        matches = [list(_NUMBER.finditer(text)) for text in same_line]
+        marked, end = "", 0
+        for position, group in enumerate(zip(*matches, strict=True), 1):
+            values = [float(match[0].replace(",", "")) for match in group]
+            row = Digits.of(f"line {number}, number {position}: {line[end : group[0].start()].strip()[-30:]}", values)
+            marked += line[end : group[0].end()] + (f" [{in_words(row.digits)}]" if row.least != np.inf else "")
+            end = group[0].end()
+            rows.append(row)
+        lines.append(marked + line[end:])
     counts = sorted({len(output) for output in outputs})
     if len(counts) > 1:
         lines.append(f"[the samples printed {counts[0]} to {counts[-1]} lines; further lines are not compared]")
-    names = [name for name in logged[0] if all(name in one for one in logged)]
-    return lines, found + [Digits.of(name, [one[name] for one in logged]) for name in names]
+    names = [name for name in logged[0] if all(name in values for values in logged)]
+    return lines, rows + [Digits.of(name, [values[name] for values in logged]) for name in names]
 
 
 def main() -> None:

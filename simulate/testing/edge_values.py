@@ -30,11 +30,11 @@ def edge_values(fmt: Format | str, *, finite: bool = True) -> torch.Tensor:
     fmt = Format.parse(fmt)
     probes = [*fmt.edges(), math.inf]
     probes = [0.0, -0.0, *probes, *(-x for x in probes), math.nan]
-    # one by one, since some formats scale all the numbers of a tensor by one of them
+    # One by one, since some formats scale all the numbers of a tensor by one of them
     values = torch.cat([round(x.reshape(1), fmt) for x in torch.tensor(probes, dtype=fmt.carrier)])
     if finite or not fmt.has_infinity:
         values = values[~values.isinf()]
-    # rounding keeps NaN visible also where no code stands for it
+    # Rounding keeps NaN visible also where no code stands for it
     has_nan = fmt.has_nan and not finite
-    kept = {(x, math.copysign(1, x)): None for x in values.tolist() if not math.isnan(x)}
-    return torch.tensor([x for x, _ in kept] + [math.nan] * has_nan, dtype=fmt.carrier)
+    unique = dict.fromkeys((x, math.copysign(1, x)) for x in values.tolist() if not math.isnan(x))  # 0.0 equals -0.0
+    return torch.tensor([x for x, _ in unique] + [math.nan] * has_nan, dtype=fmt.carrier)

@@ -109,25 +109,21 @@ def equivalence(
     exact_difference, where = _largest(_results(first, exact_inputs), _results(second, exact_inputs))
     rows = []
     for m in sorted(widths):
-        fmt = FloatFormat(11, m)
+        fmt = FloatFormat(11, m)  # float64's exponents
         rounded = _map_floats(exact_inputs, partial(round, format=fmt))
         with simulate(fmt):
             a, b = _results(first, rounded), _results(second, rounded)
-        rows.append(
-            (_difference(a, b), _difference(a, _results(first, rounded)), _difference(b, _results(second, rounded)))
-        )
+        # Each program's error is against its own results in float64, on the same rounded inputs.
+        exact_a, exact_b = _results(first, rounded), _results(second, rounded)
+        rows.append((_difference(a, b), _difference(a, exact_a), _difference(b, exact_b)))
     differences, first_errors, second_errors = (tuple(column) for column in zip(*rows, strict=True))
     return Equivalence(exact_difference, where, tuple(sorted(widths)), differences, first_errors, second_errors)
 
 
 def assert_equivalent(
-    first: Callable[..., Any],
-    second: Callable[..., Any],
-    *inputs: Any,
-    widths: Sequence[int] = WIDTHS,
-    exact_tolerance: float = 1e-9,
-    slope: float | None = -0.75,
-) -> Equivalence:
+    first: Callable[..., Any], second: Callable[..., Any], *inputs: Any, widths: Sequence[int] = WIDTHS,
+    exact_tolerance: float = 1e-9, slope: float | None = -0.75,
+) -> Equivalence:  # fmt: skip
     """Asserts that two programs differ only by rounding errors: they would be equal in exact arithmetic.
 
     Two things are checked. In float64 they agree to ``exact_tolerance`` relative to the largest result. And
@@ -173,8 +169,8 @@ def assert_equivalent(
 
 def _fewest(widths: Sequence[int], errors: Sequence[float], tolerance: float) -> int | None:
     needed = None
-    for m, error in zip(reversed(widths), reversed(errors), strict=True):
-        if not error <= tolerance:
+    for m, error in zip(reversed(widths), reversed(errors), strict=True):  # from the widest down to the first failure
+        if not error <= tolerance:  # also for NaN
             break
         needed = m
     return needed
@@ -192,7 +188,7 @@ def _map_floats(inputs: Any, function: Callable[[torch.Tensor], torch.Tensor]) -
 
 
 def _results(program: Callable[..., Any], inputs: Sequence[Any]) -> list[torch.Tensor]:
-    # fresh copies: a program may work in place, or accumulate gradients into its inputs
+    # Fresh copies: a program may work in place, or accumulate gradients into its inputs
     fresh = tree_map(
         lambda x: x.detach().clone().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x, inputs
     )
@@ -215,7 +211,7 @@ def _largest(first: list[torch.Tensor], second: list[torch.Tensor]) -> tuple[flo
     least = max(scales, default=0.0) * _SMALLEST_SCALE or 1.0
     largest, where = 0.0, ""
     for number, (a, b, scale) in enumerate(zip(first, second, scales, strict=True)):
-        same = (a == b) | (a.isnan() & b.isnan())
+        same = (a == b) | (a.isnan() & b.isnan())  # equal infinities would differ by NaN
         gap = torch.where(same, 0.0, (a - b).abs()).nan_to_num(torch.inf, torch.inf)
         if gap.numel() and float(gap.max()) / max(scale, least) > largest:
             largest = float(gap.max()) / max(scale, least)

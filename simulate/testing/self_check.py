@@ -45,12 +45,13 @@ def check_bits() -> list[BitCheck]:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the reason is returned
-        return [_of_operators(), _of_plain_operations(), _of_a_compiled_step(), _of_a_population()]
+        return [_check_operators(), _check_plain_operations(), _check_compiled_step(), _check_population()]
 
 
 def _operators() -> dict[str, Callable[[Tensor, Tensor], Any]]:
     """Operators that are one kernel each, of two tensors of shape (4, 9, 16), the second one positive."""
     f = torch.nn.functional
+    # Operators of several kernels would be rounded at each of them, and could not be compared with one rounding.
     line = torch.linspace(-1, 1, 16)
     return {
         "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "sqrt": lambda _, y: y.sqrt(),
@@ -76,8 +77,8 @@ def _operators() -> dict[str, Callable[[Tensor, Tensor], Any]]:
     }  # fmt: skip
 
 
-def _of_operators() -> BitCheck:
-    """A simulated operator is its kernel with a rounded result."""
+def _check_operators() -> BitCheck:
+    """Checks that a simulated operator is its kernel with a rounded result."""
     differing, compared = [], 0
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randn(_SHAPE, generator=generator), torch.randn(_SHAPE, generator=generator).abs() + 0.1
@@ -88,67 +89,65 @@ def _of_operators() -> BitCheck:
         for operator, run in _operators().items():
             expected = [round(z, fmt) for z in _as_list(run(x, y))]
             with simulate(fmt):
-                found = _as_list(run(x, y))
-            compared += sum(z.numel() for z in found)
-            if not _equal_values(expected, found):
+                simulated = _as_list(run(x, y))
+            compared += sum(z.numel() for z in simulated)
+            if not _equal_values(expected, simulated):
                 differing.append(f"{operator} in {name}")
     return BitCheck("operators", compared, tuple(differing))
 
 
-def _of_plain_operations() -> BitCheck:
+def _check_plain_operations() -> BitCheck:
     """Checks that operations in C++ give the same bits as in Python."""
-    what = "operations in C++"
-    reason = native.reason_against_native()
-    if reason:
-        return BitCheck(what, 0, reason=reason)
+    if reason := native.reason_against_native():
+        return BitCheck("operations in C++", 0, reason=reason)
     differing, compared = [], 0
     for name in (*_TRAINED, *_FORMATS):
         with _in_python():
             expected = _trained(simulate(name))
-        found = _trained(simulate(name))
-        compared += sum(z.numel() for z in found)
-        if not _equal_values(expected, found):
+        in_native = _trained(simulate(name))
+        compared += sum(z.numel() for z in in_native)
+        if not _equal_values(expected, in_native):
             differing.append(f"training in {name}")
-    return BitCheck(what, compared, tuple(differing))
+    return BitCheck("operations in C++", compared, tuple(differing))
 
 
-def _of_a_compiled_step() -> BitCheck:
+def _check_compiled_step() -> BitCheck:
     differing, compared = [], 0
     for rounding in ("nearest_even", "stochastic"):
-        compiled, theirs = _member(0), _member(0)
+        compiled, eager = _member(0), _member(0)
         simulations = simulate(_TRAINED[1], rounding=rounding), simulate(_TRAINED[1], rounding=rounding)
         reasons: list[str] = []
         with compiling_on_any_version():
             step = CompiledStep(_step, simulations[0], on_eager=reasons.append)
-            for _ in range(2):
+            for _ in range(2):  # the first call compiles; the second one only runs
                 result = [] if reasons else step(*compiled)
                 with simulations[1]:
-                    expected = _step(*theirs)
+                    expected = _step(*eager)
                 if reasons:
                     return BitCheck("a compiled step", 0, reason=reasons[0])
                 compared += sum(z.numel() for z in compiled)
-                if not _equal_values([*expected, *theirs], [*result, *compiled]):
+                if not _equal_values([*expected, *eager], [*result, *compiled]):  # results, and what it wrote to
                     differing.append(f"rounding {rounding}")
                     break
     return BitCheck("a compiled step", compared, tuple(differing))
 
 
-def _of_a_population() -> BitCheck:
+def _check_population() -> BitCheck:
     simulations = [simulate(name) for name in _TRAINED]
-    alone = [_member(seed) for seed in range(len(simulations))]
-    together = [torch.stack(tensors) for tensors in zip(*alone, strict=True)]
+    members = [_member(seed) for seed in range(len(simulations))]
+    stacked = [torch.stack(tensors) for tensors in zip(*members, strict=True)]
     try:
         with compiling_on_any_version():
-            results = PopulationStep(_step, simulations)(*together)
+            results = PopulationStep(_step, simulations)(*stacked)
     except Exception as error:  # noqa: BLE001  whatever a compiler fails with
         return BitCheck("a population", 0, reason=(str(error).splitlines() or [type(error).__name__])[0])
     differing, compared = [], 0
     for i, simulation in enumerate(simulations):
         with simulation:
-            expected = _step(*alone[i])
-        found = [z[i] for z in (*results, *together)]
-        compared += sum(z.numel() for z in found)
-        if not _equal_values([*expected, *alone[i]], found):
+            expected = _step(*members[i])
+        of_member = [z[i] for z in (*results, *stacked)]
+        compared += sum(z.numel() for z in of_member)
+        if not _equal_values([*expected, *members[i]], of_member):
             differing.append(_TRAINED[i])
     return BitCheck("a population", compared, tuple(differing))
 
@@ -165,7 +164,7 @@ def _step(w: Tensor, moment: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tens
 
 
 def _trained(simulation: Any) -> list[Tensor]:
-    """The parameters of a small network that was trained with Adam inside a simulation."""
+    """Trains a small network with Adam inside a simulation; returns its parameters."""
     generator = torch.Generator().manual_seed(0)
     sizes = ((16, 16), (16,), (16, 16), (16,))
     parameters = [torch.randn(size, generator=generator).mul_(0.3).requires_grad_() for size in sizes]
@@ -191,12 +190,12 @@ def _as_list(results: Tensor | Sequence[Tensor]) -> list[Tensor]:
     return [results] if isinstance(results, torch.Tensor) else list(results)
 
 
-def _equal_values(expected: Sequence[Tensor], found: Sequence[Tensor]) -> bool:
+def _equal_values(expected: Sequence[Tensor], actual: Sequence[Tensor]) -> bool:
     """Whether all numbers are the same, NaN and the sign of zero included."""
-    return all(
+    return all(  # bit patterns, since -0 equals 0; of NaN any pattern counts
         torch.equal(a.view(torch.int32).masked_fill(a.isnan(), 0), b.view(torch.int32).masked_fill(b.isnan(), 0))
         and torch.equal(a.isnan(), b.isnan())
-        for a, b in zip(expected, (z.contiguous() for z in found), strict=True)
+        for a, b in zip(expected, (z.contiguous() for z in actual), strict=True)
     )
 
 

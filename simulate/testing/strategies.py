@@ -53,16 +53,16 @@ def formats(
         FormatError: the family does not exist, or lacks a format within the bounds.
     """
     drawn = {family.called: _drawn(family.kind, family.drawn) for family in FAMILIES.values() if family.drawn}
-    made = {"float": (_any_floats if variants else _ieee_floats)(exponent_bits, significand_bits), **drawn}
-    if not families or not made.keys() >= set(families):
-        raise FormatError(f"families must be some of {', '.join(made)}, got {list(families)!r}")
+    strategies = {"float": (_any_floats if variants else _ieee_floats)(exponent_bits, significand_bits), **drawn}
+    if not families or not strategies.keys() >= set(families):
+        raise FormatError(f"families must be some of {', '.join(strategies)}, got {list(families)!r}")
     for name, bounds, most in (("exponent_bits", exponent_bits, 11), ("significand_bits", significand_bits, 52)):
         least = 1 if name == "exponent_bits" else 0
         if not least <= bounds[0] <= bounds[1] <= most:
             raise FormatError(f"{name} must be (least, most) between {least} and {most}, got {bounds!r}")
     if exponent_bits[1] == 1 and (not variants or significand_bits[1] == 0):
         raise FormatError("a float format with 1 exponent bit needs variants=True and a significand bit")
-    return st.one_of([made[name] for name in families])
+    return st.one_of([strategies[name] for name in families])
 
 
 def tensors(
@@ -91,7 +91,7 @@ def tensors(
     """
     fmt = Format.parse(fmt)
     edges = edge_values(fmt, finite=finite).tolist()
-    # sorted, so that shrinking goes towards zero
+    # Sorted, so that shrinking goes towards zero
     numbers = sorted(
         (x for x in edges if math.isfinite(x) and min_value <= x <= max_value), key=lambda x: (abs(x), x < 0)
     )
@@ -158,15 +158,14 @@ def _any_floats(draw: DrawFn, exponent_bits: tuple[int, int], significand_bits: 
     least_significand = max(significand_bits[0], 1) if exponent == 1 else significand_bits[0]
     significand = draw(st.integers(least_significand, significand_bits[1]))
     specials = draw(st.sampled_from([Specials.IEEE, *Specials] if exponent > 1 else [Specials.FN, *_WITHOUT_IEEE]))
-    usual = 1 << (exponent - 1)
+    usual = 1 << (exponent - 1)  # near IEEE's bias, which is less by 1
     bias = draw(st.one_of(st.none(), st.integers(usual - 8, usual + 8)))
     subnormals = draw(st.sampled_from([True, False]))
     overflow = draw(st.sampled_from([None, Overflow.SATURATE, Overflow.NAN, Overflow.INFINITY]))
     try:
         return FloatFormat(exponent, significand, specials, bias, subnormals, overflow)
     except FormatError:  # it cannot overflow so, or leaves the range of float64
-        usual_range = min(exponent, 10)
-        return FloatFormat(usual_range, significand, specials, None, subnormals)
+        return FloatFormat(min(exponent, 10), significand, specials, None, subnormals)
 
 
 def _drawn(kind: Callable[..., Format], fields: Mapping[str, Sequence[Any]]) -> SearchStrategy[Format]:

@@ -235,7 +235,7 @@ def _sample(x: torch.Tensor) -> torch.Tensor:
     """Returns all elements of a tensor, in its shape, or the first and last ones of a large tensor, in one row."""
     if x.numel() <= _SAMPLE_SIZE:
         return x
-    row = x.view(-1) if x.is_contiguous() else x.reshape(-1)
+    row = x.view(-1) if x.is_contiguous() else x.reshape(-1)  # a copy only where needed
     return torch.cat((row[: _SAMPLE_SIZE // 2], row[-_SAMPLE_SIZE // 2 :]))
 
 

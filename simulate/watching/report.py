@@ -162,7 +162,7 @@ class Report:
 
     def _worst(self) -> pd.DataFrame:
         """Returns the row of the first non-finite result, then those with most overflow, underflow and absorption."""
-        counts = self.table[["overflow", "underflow", "absorbed"]]
+        counts = self.table[["overflow", "underflow", "absorbed"]]  # subnormals and inexact results are usual
         trouble = counts.sum(axis=1)
         # The birthplace comes first; without one the column is false everywhere.
         is_birthplace = (self.table[_PLACE].apply(tuple, axis=1) == self.birth[:3]) if self.birth else trouble < 0
