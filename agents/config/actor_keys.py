@@ -65,7 +65,7 @@ class ActorKeys(BaseModel):
 
     @model_serializer(mode="wrap")
     def _without_later_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """The keys but later ones at their defaults, as ``TrainConfig.as_json`` has them."""
+        """Returns the keys without later ones at their defaults, in the same way as ``TrainConfig.as_json``."""
         later, values = later_keys(type(self)), dump(self)
         return {
             name: value for name, value in values.items() if name not in later or getattr(self, name) != later[name]
@@ -97,12 +97,12 @@ class WithActors(OffPolicyKeys):
 
     @classmethod
     def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Returns ``given``, with an environment for each actor, and the training intensity that follows from them."""
+        """Returns ``given`` with an environment for each actor, and the training intensity that follows from them."""
         given = super().completed(given)
         try:
             actors = parse_actors(given.get("actors"))
         except ValueError:
-            return given  # the field says why
+            return given  # The field's validation raises the error again, with its place.
         if not isinstance(actors, ActorKeys):
             return given
         following: dict[str, Any] = {"environments": actors.count}
@@ -112,10 +112,10 @@ class WithActors(OffPolicyKeys):
 
 
 def has_importance_weights(config: OffPolicyKeys) -> bool:
-    """Whether transitions are weighed by how likely the learner takes the actions of its actors."""
+    """Whether transitions are weighed by the learner's probability of its actors' actions."""
     return isinstance(config, WithActors) and config.actors is not None and config.actors.importance_weights
 
 
 def has_actors(config: TrainConfig) -> bool:
-    """Whether others act than the learner."""
+    """Whether actors choose the actions of training."""
     return isinstance(config, WithActors) and config.actors is not None

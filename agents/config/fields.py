@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, ValidationError
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-Positive = Annotated[int, Field(ge=1, lt=2**31)]  # more than what sizes of tensors and numbers of threads can be
+Positive = Annotated[int, Field(ge=1, lt=2**31)]  # Larger than any possible size of a tensor or number of threads.
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
@@ -49,23 +49,23 @@ class KeyRole(Flag):
     AMOUNT = auto()
     """Keys of the amount of work, without the duration of a part of it."""
     LATER = auto()
-    """A key that came after runs of its algorithm: at its default no part of their identity, so that they keep their
-    names and go on."""
+    """A key that is newer than runs of its algorithm: at its default it is not part of their identity, so that they
+    keep their names and can be continued."""
 
 
 def key(default: Any, description: str, role: KeyRole = KeyRole.NONE) -> Any:
-    """A key of a config.
+    """Declares a key of a config.
 
     Args:
-        default: its value unless one is given.
-        description: its meaning, with its unit; one or more sentences.
+        default: the default value.
+        description: the meaning, with the unit; one or more sentences.
         role: further properties of the key.
     """
     return Field(default=default, description=description, json_schema_extra={"role": role.value})
 
 
 def with_default(owner: type[BaseModel], name: str, default: Any, role: KeyRole | None = None) -> Any:
-    """The key of another class with a different default or role; the annotation repeats the allowed values."""
+    """Declares the key of another class with a different default or role; its annotation repeats the allowed values."""
     field = owner.model_fields[name]
     extra: Any = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else None
     if role is not None:
@@ -74,28 +74,28 @@ def with_default(owner: type[BaseModel], name: str, default: Any, role: KeyRole 
 
 
 def later_keys(model: type[BaseModel]) -> dict[str, Any]:
-    """The keys of ``KeyRole.LATER`` and their defaults, which are left out of the identity of a run."""
+    """Returns the keys of ``KeyRole.LATER`` with their defaults, which are left out of the identity of a run."""
     return {name: field.default for name, field in model.model_fields.items() if KeyRole.LATER in role_of(field)}
 
 
 def role_of(field: FieldInfo) -> KeyRole:
-    """The role that :func:`key` was given."""
+    """Returns the role of a key that :func:`key` declared."""
     extra: Any = field.json_schema_extra
     return KeyRole(extra.get("role", 0) if isinstance(extra, dict) else 0)
 
 
 def read_keys_under(name: str, model: type[BaseModel], value: Any) -> Any:
-    """A mapping as the keys below a key; anything else is left to pydantic.
+    """Reads a mapping as the keys below a key; anything else is left to pydantic.
 
     Raises:
-        ValueError: with all that is wrong in it.
+        ValueError: the mapping has mistakes; the message has all of them.
     """
     if not isinstance(value, dict):
         return value
     try:
         return model(**value)
     except ValidationError as error:
-        raise ValueError("; ".join(_error_message(name, model, one) for one in error.errors())) from None
+        raise ValueError("; ".join(_error_message(name, model, item) for item in error.errors())) from None
     except TypeError:
         raise ValueError(f"the keys of {name} are names, got {value!r}") from None
 

@@ -16,7 +16,7 @@ FIXES = ("hadam", "softplus_fix", "normal_fix", "kahan_momentum", "compound_loss
 STOCHASTIC_TARGETS = "stochastic_targets"
 STOCHASTIC_MOMENTS = "stochastic_moments"
 EXACT_ERRORS = "exact_errors"
-# Not the paper's: only on where it is named, "all" leaves it out.
+# Not in the paper, so not in "all": each must be named.
 OPTIONAL_FIXES = (
     "noise_log_prob",
     "scaled_norms",
@@ -28,32 +28,32 @@ OPTIONAL_FIXES = (
 
 COMPENSATION_OF = ("weights", "averages")
 """The parts of ``stochastic_compensation``; one of them has the name with ``_of_`` and the part."""
-_PARTS = {f"stochastic_compensation_of_{what}": "stochastic_compensation" for what in COMPENSATION_OF}
-PARTS_OF_FIXES = tuple(_PARTS)
-"""Fixes that others consist of."""
-_KNOWN = (*FIXES, *OPTIONAL_FIXES, *PARTS_OF_FIXES)
+_FIX_OF_PART = {f"stochastic_compensation_of_{part}": "stochastic_compensation" for part in COMPENSATION_OF}
+PARTS_OF_FIXES = tuple(_FIX_OF_PART)
+"""Parts of fixes, which can also be chosen separately."""
+_KNOWN = (*FIXES, *OPTIONAL_FIXES, *PARTS_OF_FIXES)  # The order of results.
 
 NEED_SINGLE_STEPS = ("compound_loss_scaling", "kahan_gradients")
-"""Keys that several steps applied at once do not have."""
+"""Fixes that need every single step; they are not possible for a sum of several steps."""
 
 COMPENSATED_STEPS = "kahan_gradients"
-"""Keeps what weights lose, and adds it later."""
+"""Keeps the rounding errors of weights, and adds them later."""
 COMPENSATED_AVERAGES = "kahan_momentum"
-"""Keeps what averages lose, and adds it later."""
+"""Keeps the rounding errors of averages, and adds them later."""
 ROOTS_OF_MOMENTS = "hadam"
 """Keeps the root of the second moments."""
-_NEEDED = {"weights": COMPENSATED_STEPS, "averages": COMPENSATED_AVERAGES}
+_REQUIRED_FIX = {"weights": COMPENSATED_STEPS, "averages": COMPENSATED_AVERAGES}
 
 
-def is_stochastic(fixes: Collection[str], what: str) -> bool:
-    """Whether the compensation of ``weights`` or ``averages`` is one of increments that are rounded stochastically."""
-    return not {"stochastic_compensation", f"stochastic_compensation_of_{what}"}.isdisjoint(fixes)
+def is_stochastic(fixes: Collection[str], part: str) -> bool:
+    """Whether increments of ``weights`` or ``averages`` are compensated with stochastic rounding."""
+    return not {"stochastic_compensation", f"stochastic_compensation_of_{part}"}.isdisjoint(fixes)
 
 
 def draws_random_bits(fixes: Collection[str]) -> bool:
-    """Whether some fix rounds stochastically, whatever the policy."""
+    """Whether some fix rounds stochastically under any policy."""
     simple = {STOCHASTIC_TARGETS, STOCHASTIC_MOMENTS}
-    return not simple.isdisjoint(fixes) or any(is_stochastic(fixes, what) for what in COMPENSATION_OF)
+    return not simple.isdisjoint(fixes) or any(is_stochastic(fixes, part) for part in COMPENSATION_OF)
 
 
 def parse_fixes(value: object) -> tuple[str, ...]:
@@ -64,8 +64,8 @@ def parse_fixes(value: object) -> tuple[str, ...]:
             :data:`PARTS_OF_FIXES`, in any order; ``"all"`` in a list means the six.
 
     Returns:
-        The chosen names, each once, in the order of Table 1, optional ones last, and a whole where all its parts are
-        named; that makes equal selections equal.
+        The chosen names, each once, in the order of Table 1, optional ones last, and a fix in place of all its parts;
+        so equal selections have equal results.
 
     Raises:
         ValueError: a name does not exist (the nearest one is named) or comes twice, by itself or as part of another;
@@ -80,30 +80,31 @@ def parse_fixes(value: object) -> tuple[str, ...]:
         raise ValueError(f'unknown fixes "{value}"; {allowed}')
     if not isinstance(value, Iterable):
         raise ValueError(f"fixes must be text or a list, got {value!r}; {allowed}")  # noqa: TRY004 pydantic wants it
-    names = [name for one in value for name in (FIXES if one == "all" else (one,))]
+    names = [name for item in value for name in (FIXES if item == "all" else (item,))]
     for name in names:
         if name not in _KNOWN:
             raise ValueError(f"unknown fix {name!r}{suggestion(name, _KNOWN)}; {allowed}")
         if names.count(name) > 1:
             raise ValueError(f'the fix "{name}" comes twice')
-    return tuple(name for name in _KNOWN if name in _with_whole_ones(names))
+    chosen = _combine_parts(names)
+    return tuple(name for name in _KNOWN if name in chosen)
 
 
-def _with_whole_ones(names: list[str]) -> list[str]:
-    """Names with a whole fix in place of all its parts; raises ValueError where fixes do not go together."""
+def _combine_parts(names: list[str]) -> list[str]:
+    """Returns names with a fix in place of all its parts; raises ValueError if fixes contradict each other."""
     for name in names:
-        if _PARTS.get(name) in names:
+        if _FIX_OF_PART.get(name) in names:
             raise ValueError(
-                f'the fix "{name}" is part of "{_PARTS[name]}", which is named, too; leave one of them out'
+                f'the fix "{name}" is part of "{_FIX_OF_PART[name]}", which is named, too; leave one of them out'
             )
-    for what, needed in _NEEDED.items():
-        if is_stochastic(names, what) and needed not in names:
-            other = next(part for part in PARTS_OF_FIXES if not part.endswith(what))
+    for part, fix in _REQUIRED_FIX.items():
+        if is_stochastic(names, part) and fix not in names:
+            other = next(name for name in PARTS_OF_FIXES if not name.endswith(part))
             raise ValueError(
-                f"stochastic_compensation of {what} changes how {needed} rounds, which is not there: add {needed}, or"
+                f"stochastic_compensation of {part} changes how {fix} rounds, which is not there: add {fix}, or"
                 f" name {other} alone"
             )
-    if set(PARTS_OF_FIXES) <= set(names):
+    if set(PARTS_OF_FIXES) <= set(names):  # All parts are the fix itself.
         return [*(name for name in names if name not in PARTS_OF_FIXES), "stochastic_compensation"]
     return names
 
@@ -114,10 +115,10 @@ class Baseline:
     """The changes of a baseline to the agent without fixes; docs/agents.md describes them.
 
     Attributes:
-        coercion: NaN becomes 0, and an infinity the largest number of its sign, wherever values are kept.
-        loss_scaling: gradients are computed times a dynamic scale, and divided by it before the optimizer.
+        coercion: NaN becomes 0, and an infinity the largest number of its sign, in all stored values.
+        loss_scaling: the loss is multiplied by a dynamic scale, and gradients are divided by it before the optimizer.
         master_weights: parameters, gradients for the optimizer and its buffers are kept in full precision.
-        initial_scale: where the loss scale begins; None for the config's ``initial_loss_scale``.
+        initial_scale: the first loss scale; None for the config's ``initial_loss_scale``.
         growth_interval: finite steps after which it doubles; None for ``loss_scale_growth_interval``.
         eps_factor: the factor of ``adam_eps``.
 
@@ -135,7 +136,7 @@ class Baseline:
 
 BASELINES = {
     "none": Baseline(),
-    "naive": Baseline(),
+    "naive": Baseline(),  # Also without fixes, but under a name of its own in tables.
     "coercion": Baseline(coercion=True),
     "loss_scaling": Baseline(loss_scaling=True),
     "master_weights": Baseline(loss_scaling=True, master_weights=True),
@@ -143,7 +144,7 @@ BASELINES = {
     "amp": Baseline(loss_scaling=True, initial_scale=2.0**16, growth_interval=2000),
     "eps": Baseline(eps_factor=10.0),
 }
-"""All baselines by name; ``none`` is the agent with whatever fixes are chosen, all others have none."""
+"""All baselines by name; ``none`` is the agent with the chosen fixes, all others have no fixes."""
 
 
 def check_baseline(name: str) -> str:

@@ -20,35 +20,35 @@ SHARED = (
     "native", "observe", "keep_networks", "perturb", "qat", "learners", "asynchronous", "communicate",
     "communicate_every", "actors", "sampler_learner", "observations", "image_size", "frames", "fast_rendering",
 )  # fmt: skip
-"""The keys of a run as a whole, and of its environments: a run and its sampler-learner have them in common."""
-_MANY_STEPS = 10**9
+"""The keys of a run and its environments, which a run shares with its sampler-learner."""
+_MANY_STEPS = 10**9  # More than any rule about steps demands.
 _FREE = KeyRole.TIMELESS
 _DATA = KeyRole.TIMELESS | KeyRole.DATA
 AUTO = "auto"
 
 _HEADROOM = 2
-"""The ratio of the largest number to the largest value expected: room for entropy in soft values and critics'
-errors."""
+"""The ratio of the largest number to the largest expected value, for entropy in soft values and critics' errors."""
 
 
 def read_reward_scale(value: Any) -> Any:
-    """A value of the key; raises a descriptive ValueError for anything else."""
+    """Returns a value of the key; raises a descriptive ValueError for anything else."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    # frexp returns a mantissa in [0.5, 1): it is 0.5 for a power of two.
     if value == AUTO or (number and 0 < value < math.inf and math.frexp(value)[0] == 0.5):
         return float(value) if number else value
-    near = ""
+    hint = ""
     if number and 0 < value < math.inf:
         below = 2.0 ** math.floor(math.log2(value))
-        near = f"; the nearest are {below:g} and {2 * below:g}"
+        hint = f"; the nearest are {below:g} and {2 * below:g}"
     raise ValueError(
-        f"must be a power of two such as 0.0625, by which rewards are exact, or {AUTO}, got {value!r}{near}"
+        f"must be a power of two such as 0.0625, by which rewards are exact, or {AUTO}, got {value!r}{hint}"
     )
 
 
 def automatic_reward_scale(format: str, discount: float, largest: float) -> float:
-    """The largest power of two, at most 1, that scales the values of such rewards to fit into a format twice.
+    """Returns the largest power of two, at most 1, that scales values to at most half of a format's largest number.
 
-    A reward of ``largest`` at every step is worth largest / (1 - discount).
+    The value of a reward of ``largest`` at every step is largest / (1 - discount).
 
     Args:
         format: the format of the agent.
@@ -58,13 +58,13 @@ def automatic_reward_scale(format: str, discount: float, largest: float) -> floa
     from ...formats import Format  # noqa: PLC0415  imports torch, which costs seconds
 
     most = Format.parse(format).max
-    assert most is not None
+    assert most is not None  # A rule demands it of an agent's format.
     fits = most * (1 - discount) / (_HEADROOM * largest)
     return min(1.0, 2.0 ** math.floor(math.log2(fits)))
 
 
 def format_with_codes(name: str | None) -> str | None:
-    """A format by its canonical name, if its numbers have codes to travel as."""
+    """Returns the canonical name of a format, if its numbers have codes, as which they can be sent."""
     if name is None:
         return None
     import torch  # noqa: PLC0415  costs seconds
@@ -73,20 +73,20 @@ def format_with_codes(name: str | None) -> str | None:
 
     fmt = Format.parse(name)
     try:
-        fmt.encode(torch.zeros(1))
+        fmt.encode(torch.zeros(1))  # A trial.
     except FormatError as error:
         raise ValueError(f"{fmt} cannot be sent: {error}") from None
     return str(fmt)
 
 
 def read_sampler_learner(value: Any) -> Any:
-    """The keys of a sampler-learner, as plain data; raises ValueError for a key that both agents share."""
+    """Returns the keys of a sampler-learner as plain data; raises ValueError for a key that both agents share."""
     if not isinstance(value, dict):
         return value
     if shared := [name for name in value if name in SHARED]:
         raise ValueError(f"sampler_learner: {shared[0]} is a key of the run, which both agents share; leave it out")
     try:
-        return json.loads(json.dumps(value, sort_keys=True))
+        return json.loads(json.dumps(value, sort_keys=True))  # Equal settings have equal text, in any order.
     except TypeError as error:
         raise ValueError(f"sampler_learner: its keys are names, and its values are plain data: {error}") from error
 
@@ -186,8 +186,8 @@ class OptimizerKeys(TrainConfig):
 
     @property
     def largest_reward(self) -> float:
-        """The largest reward of an agent step there is to be expected: the suite's are at most 1 a simulator's step."""
-        return 1.0 if self.clip_rewards else float(self.action_repeat)
+        """The largest expected reward of an agent step."""
+        return 1.0 if self.clip_rewards else float(self.action_repeat)  # The suite's are at most 1 in each repeat.
 
     @property
     def anneal_over(self) -> int | None:
@@ -205,11 +205,11 @@ class OptimizerKeys(TrainConfig):
         return self.hidden_widths
 
     def share(self) -> Self:
-        """Returns the keys with a share of the steps, of the environments, and of the processes that step them."""
+        """Returns the config with a share of the steps, of the environments, and of the processes that step them."""
         return self.with_shares_of("environments", "environment_workers", "steps")
 
     def with_shares_of(self, *keys: str) -> Self:
-        """Returns the keys with a learner's part of some, rounded up."""
+        """Returns the config with a learner's share of some keys, rounded up."""
         return self.model_copy(update={key: -(-getattr(self, key) // self.learners) for key in keys})
 
     @property
@@ -219,7 +219,7 @@ class OptimizerKeys(TrainConfig):
 
     @classmethod
     def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Returns ``given``, without fixes for a baseline."""
+        """Returns ``given``, without fixes if there is a baseline, which replaces them."""
         given = super().completed(given)
         return {"fixes": "none", **given} if given.get("baseline", "none") != "none" else given
 
@@ -256,31 +256,31 @@ class OffPolicyKeys(OptimizerKeys):
     def roles(self) -> tuple[str, ...]:
         """The roles of every learner, and ``averages``, unless target networks are copies."""
         *others, targets = super().roles
-        return (*others, targets) if self.tau == 1 else (*others, "averages", targets)
+        return (*others, targets) if self.tau == 1 else (*others, "averages", targets)  # Copies are not averages.
 
     @property
     def updates_per_transition(self) -> Fraction | int:
         """The mean number of updates for each transition after the first ``seed_steps``; exact."""
         if self.training_intensity is None:
             return 1
-        return Fraction(repr(self.training_intensity)) / self.batch_size
+        return Fraction(repr(self.training_intensity)) / self.batch_size  # By its decimal digits: 0.1 is 1 / 10.
 
     def of_sampler_learner(self) -> Self:
-        """The config of ``sampler_learner``: this one's, but for the keys given there.
+        """Returns the config of ``sampler_learner``: this config with the keys that are given there.
 
         Raises:
-            ValueError: such a run there cannot be.
+            ValueError: the config of such a run is not valid.
         """
-        own = {name: value for name, value in self.as_json().items() if name not in ("sampler_learner", "evaluate_in")}
-        given = self.sampler_learner or {}
-        if given.get("baseline", "none") != "none":
-            del own["fixes"]
-        # A copy whose steps were cut, for a measurement, could not be made anew with so few.
-        made = type(self)(**own | {"steps": max(self.steps, _MANY_STEPS)} | given)
-        return made.model_copy(update={"steps": self.steps})
+        keys = {name: value for name, value in self.as_json().items() if name not in ("sampler_learner", "evaluate_in")}
+        changes = self.sampler_learner or {}
+        if changes.get("baseline", "none") != "none":
+            del keys["fixes"]
+        # A copy for a measurement may have fewer steps than a rule demands: validates with many steps.
+        config = type(self)(**keys | {"steps": max(self.steps, _MANY_STEPS)} | changes)
+        return config.model_copy(update={"steps": self.steps})
 
     def updates_in(self, transitions: int) -> int:
-        """The largest number of updates for this number of transitions."""
+        """Returns the largest number of updates for this number of transitions."""
         return int(transitions * self.updates_per_transition)
 
     @property
@@ -289,9 +289,9 @@ class OffPolicyKeys(OptimizerKeys):
         return self.seed_steps
 
     def share(self) -> Self:
-        """Returns the keys, also with a share of the random actions before learning and of the transitions kept."""
+        """Returns the config with a share also of the random actions before learning and of the replay capacity."""
         return super().share().with_shares_of("seed_steps", "replay_capacity")
 
     def soon_learning(self) -> dict[str, Any]:
-        """Keys to change for a run with steps of the same duration where learning begins at once, to time it."""
+        """Returns keys to change for a timing run: learning begins at once, in steps of the same duration."""
         return {"seed_steps": 1, "replay_capacity": min(self.replay_capacity, 10_000)}

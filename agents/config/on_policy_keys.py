@@ -19,14 +19,14 @@ ROLLOUT_PANELS = {
     "rollout_outside": Panel("steps whose ratio is not within 0.1 of 1"),
     "rollout_ess": Panel("effective sample size of a rollout's steps"),
 }
-"""The values of rollouts that are drawn in a separate arithmetic."""
+"""The logged values of rollouts in a separate arithmetic that are drawn."""
 _FREE = KeyRole.TIMELESS
 _OF_EXPERIENCE = KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS | KeyRole.LATER
 
 
 @final
 class Rollouts(BaseModel):
-    """Rollouts by a copy of the policy in another arithmetic, and weights that make up for it.
+    """Rollouts by a copy of the policy in another arithmetic, and weights that correct for the difference.
 
     Source:
         Qi et al., "Defeating the Training-Inference Mismatch via FP16", Section 3; see
@@ -50,7 +50,7 @@ class Rollouts(BaseModel):
 
 
 def read_rollouts(value: Any) -> Any:
-    """A mapping as keys of rollouts; raises ValueError with all that is wrong in it."""
+    """Reads a mapping as keys of rollouts; raises ValueError with all mistakes."""
     return read_keys_under("rollouts", Rollouts, value)
 
 
@@ -117,7 +117,7 @@ class OnPolicyKeys(OptimizerKeys):
 
     @property
     def largest_reward(self) -> float:
-        """The largest reward there is to be expected, as it is learned from."""
+        """The largest expected reward of an agent step, after normalization."""
         return NORMALIZED_LIMIT if self.normalize_rewards else super().largest_reward
 
     @property
@@ -137,13 +137,13 @@ class OnPolicyKeys(OptimizerKeys):
 
     @property
     def anneal_over(self) -> int | None:
-        """All updates of the run, if the learning rate falls."""
+        """All updates of the run if the learning rate falls, else None."""
         return self.updates_in(self.transitions) if self.lr_schedule == "linear" else None
 
     def updates_in(self, transitions: int) -> int:
-        """The number of updates for this number of transitions."""
+        """Returns the number of updates for this number of transitions."""
         return transitions // self.rollout * self.passes * (self.rollout // self.batch_size)
 
     def soon_learning(self) -> dict[str, Any]:
-        """The shortest rollout with the same number of updates for each transition."""
+        """Returns the keys of the shortest rollout with the same number of updates for each transition."""
         return {"horizon": self.batch_size // math.gcd(self.batch_size, self.environments)}

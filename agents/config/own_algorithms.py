@@ -15,23 +15,23 @@ HOW_WRITTEN = "MODULE:CLASS"
 """Notation of a user's algorithm, for messages."""
 
 WRITTEN = rf"({NAME}):[^\W\d]\w*"
-"""The regular expression of how they are written, whose group is the module."""
+"""The regular expression for a user's algorithm; its group is the module."""
 
-_LIBRARIES = ("sb3", "tianshou")  # whose algorithms have names of their own
+_LIBRARIES = ("sb3", "tianshou")  # Their algorithms are written LIBRARY:NAME.
 _classes: dict[str, type[Any]] = {}
 
 
 def module_of_algorithm(algorithm: object) -> str | None:
-    """The module that has an algorithm; None if it is not a user's algorithm."""
-    found = re.fullmatch(WRITTEN, algorithm) if isinstance(algorithm, str) else None
-    return found[1] if found and found[1] not in _LIBRARIES else None
+    """Returns the module of a user's algorithm; None if it is not a user's algorithm."""
+    match = re.fullmatch(WRITTEN, algorithm) if isinstance(algorithm, str) else None
+    return match[1] if match and match[1] not in _LIBRARIES else None
 
 
 def modules_of_algorithms_in(text: str) -> list[str]:
-    """The modules of algorithms that a ``key=value`` argument names."""
+    """Returns the modules of algorithms that a ``key=value`` argument names."""
     key, _, values = text.partition("=")
-    found = re.split(r"[\[\],\s\"']+", values) if key == "algorithm" else []
-    return [module for value in found if (module := module_of_algorithm(value))]
+    names = re.split(r"[\[\],\s\"']+", values) if key == "algorithm" else []
+    return [module for name in names if (module := module_of_algorithm(name))]
 
 
 def note(kind: type[Any], algorithm: object) -> None:
@@ -41,17 +41,17 @@ def note(kind: type[Any], algorithm: object) -> None:
 
 
 def known() -> tuple[str, ...]:
-    """The algorithms of modules that were imported."""
+    """Returns the users' algorithms of imported modules."""
     return tuple(sorted(_classes))
 
 
 def class_of(algorithm: str) -> type[Any] | None:
-    """The class of an algorithm's configs; None if no module that was imported has it. Imports nothing."""
+    """Returns the class of an algorithm's configs; None if no imported module has it. Imports nothing."""
     return _classes.get(algorithm)
 
 
 def check_own_algorithm(algorithm: str, others: Sequence[str]) -> None:
-    """Raises ValueError, naming the missing part, where no imported module has an algorithm.
+    """Raises ValueError, naming the missing part, if no imported module has an algorithm.
 
     Args:
         algorithm: as MODULE:CLASS.
@@ -64,14 +64,14 @@ def check_own_algorithm(algorithm: str, others: Sequence[str]) -> None:
             f" {module}, which is not imported only because a file names it: if you trust it, add --allow-import"
             f" {module} (in Python: import it first)"
         )
-    found = getattr(sys.modules[module], name, None)
-    if found is None:
+    config = getattr(sys.modules[module], name, None)
+    if config is None:
         raise ValueError(f"algorithm {algorithm}: {module} was imported, but there is no {name} in it")
-    fields = getattr(found, "model_fields", {}) if isinstance(found, type) else {}
+    fields = getattr(config, "model_fields", {}) if isinstance(config, type) else {}
     if "algorithm" not in fields:
         raise ValueError(
             f"algorithm {algorithm}: {name} must be a class of configs, such as a subclass of OffPolicyKeys, is"
-            f" {found!r}"
+            f" {config!r}"
         )
     if class_of(algorithm) is None:
         raise ValueError(
@@ -84,13 +84,13 @@ def check_own_algorithm(algorithm: str, others: Sequence[str]) -> None:
 
 
 def agent_module(algorithm: str) -> ModuleType:
-    """The module with ``make`` of one of roundoff's or a user's algorithms, which may be imported by now."""
+    """Returns the module with ``make`` of one of roundoff's or a user's algorithms; a user's is already imported."""
     own = module_of_algorithm(algorithm)
     return sys.modules[own] if own else import_module(f"..algorithms.{algorithm}.agent", __package__)
 
 
 def for_others(algorithm: str) -> dict[str, Any]:
-    """Returns the imports that another process needs, besides a config, to have the algorithm that this one has."""
+    """Returns the imports that another process needs, besides a config, for the same algorithm."""
     module = module_of_algorithm(algorithm)
     return {"modules": [module] if module else [], "look_in": looked_in()}
 

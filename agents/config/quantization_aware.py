@@ -17,7 +17,7 @@ def _operands(value: Any) -> Any:
     return value
 
 
-def _part_of_a_run(value: Any) -> Any:
+def _fraction_of_steps(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise ValueError(f"after is a part of the run's steps, from 0 to 1, got {value!r}")
     return value
@@ -27,12 +27,12 @@ def _part_of_a_run(value: Any) -> Any:
 class QuantizationAware(BaseModel):
     """Networks that compute products of operands rounded to ``format``, from a certain step of the run on.
 
-    The weights that are learned stay as they are; gradients pass straight through the rounding.
+    The learned weights are not rounded; gradients pass straight through the rounding.
 
     Source:
         Lam et al., "ActorQ: Quantization for Actor-Learner Distributed Reinforcement Learning", Appendix B.2, and
-        ``quant_delay`` of Table 5. The authors' code rewrites the whole graph, as is done here: actors,
-        critics, and their slow copies (``experimental_create_training_graph`` of TensorFlow 1).
+        ``quant_delay`` of Table 5. The authors' code rewrites the same networks: actors, critics, and their slow
+        copies (``experimental_create_training_graph`` of TensorFlow 1).
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
@@ -45,14 +45,14 @@ class QuantizationAware(BaseModel):
         description="both: the backward products see the rounded operands, too, as with the fake quantizers of"
         " libraries. forward: they see them unrounded.",
     )
-    after: Annotated[float, Field(ge=0, le=1), BeforeValidator(_part_of_a_run)] = Field(
+    after: Annotated[float, Field(ge=0, le=1), BeforeValidator(_fraction_of_steps)] = Field(
         default=0.5,
         description="The part of the steps after which it begins; 1: only the last evaluation is quantized.",
     )
 
 
 def read_qat(value: Any) -> Any:
-    """A value of the key; raises a descriptive ValueError for anything else."""
+    """Returns a value of the key; raises a descriptive ValueError for anything else."""
     if value is None or isinstance(value, QuantizationAware):
         return value
     if not isinstance(value, dict) or "format" not in value:

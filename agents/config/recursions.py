@@ -28,30 +28,30 @@ if TYPE_CHECKING:
     from ...formats import FloatFormat
 
 _ENOUGH = 0.9
-"""Less than this part of a value's horizon is named, and a lag of more than what is left to 1."""
+"""A remark names values that reach less than this part of their horizon, and lags of more than the rest to 1."""
 
 _DISCOUNT = "discount "
 """First words of remarks on values."""
 
 _RESULTS_AS_COMPUTED = ("weights", "weight_gradients", "first_moments", "second_moments", "compensations")
-"""The kinds of `storage` that keep results which the arithmetic has rounded."""
+"""The kinds of `storage` that keep results in the format of the arithmetic."""
 
 
 @final
 @dataclass(frozen=True)
 class Recursion:
-    """Something that goes a part of the way to where it goes, x <- x + gain (y - x), or small steps, again and again.
+    """A repeated small change: x <- x + gain (y - x), or a step of the learning rate.
 
     Attributes:
         what: its name: ``values``, ``target networks``, ``first moments``, ``second moments`` or ``weights``.
-        cause: the key that says the gain, and its value.
-        gain: the part; of weights the learning rate, which is a step.
-        format: the format it is computed in, or kept in if that has fewer significand bits.
-        how: its sum is rounded: ``to nearest``, ``compensated`` or ``stochastically``.
+        cause: the key with the gain, and its value.
+        gain: the part of the distance that each step covers; the learning rate for weights.
+        format: the format of the computation, or of storage if it has fewer significand bits.
+        how: the rounding of its sum: ``to nearest``, ``compensated`` or ``stochastically``.
         needs: the significand bits that leave nine tenths of it, rounded to the nearest.
-        left: what there is with the bits it has, in words.
-        fits: whether that is enough to go unsaid.
-        remedy: what makes it right on average, at no bits.
+        left: the effect with the bits of the format, in words.
+        fits: whether the effect needs no remark.
+        remedy: the fix or key that makes it right on average, without more bits.
     """
 
     what: str
@@ -86,7 +86,7 @@ class Recursions:
 
 
 def recursions(config: TrainConfig) -> Recursions:
-    """The recursions of a run in float formats; recursions of other runs stop elsewhere, and are left out.
+    """Returns the recursions of a run in float formats; other formats are left out, since they stop elsewhere.
 
     Args:
         config: the config of one of roundoff's own algorithms; nothing is known about others.
@@ -95,27 +95,27 @@ def recursions(config: TrainConfig) -> Recursions:
 
 
 def remarks(config: TrainConfig) -> list[str]:
-    """Returns remarks on a run before it begins: recursions that its format cannot carry, keys and steps in vain.
+    """Returns remarks on a run before it begins: recursions that its format stops, keys and steps without effect.
 
-    Each is a sentence; the result is empty where all is well.
+    Each is a sentence; the result is empty if there are no problems.
     """
     if not isinstance(config, OptimizerKeys):
         return []
     rows = _Rows(config)
-    found = [*(str(row) for row in rows if not row.fits), *rows.vain()]
-    # The last transitions are collected, and not learned from, if they fill no rollout.
+    sentences = [*(str(row) for row in rows if not row.fits), *rows.without_effect()]
+    # An incomplete rollout at the end is collected, but not learned from; less than 1 % of the steps does not matter.
     if isinstance(config, OnPolicyKeys) and (left := config.transitions % config.rollout) > config.transitions / 100:
         learned, more = (config.transitions - left) * config.action_repeat, config.rollout * config.action_repeat
-        found.append(
+        sentences.append(
             f"the last {left} of {config.transitions} agent steps fill no rollout of {config.rollout}, and are not"
             f" learned from; with steps: {learned} or {learned + more} the run ends with one"
         )
     if isinstance(config, ValueKeys) and (most := beyond_support(config)):
-        found.append(
+        sentences.append(
             f"values on {config.task} reach {most:.4g}, and the atoms end at v_max {config.support[1]:g}, where larger"
             " values are clipped"
         )
-    return found
+    return sentences
 
 
 class _Sum(NamedTuple):
@@ -133,7 +133,7 @@ class _Sum(NamedTuple):
     def row(
         self, what: str, cause: str, gain: float, needs: int, *, left: str, on_average: str, fits: bool, remedy: str
     ) -> Recursion:
-        """A row of the table; sums that are rounded stochastically are right ``on_average``."""
+        """Returns a row of the table; stochastic sums need no remark, and are described by ``on_average``."""
         left, fits = (on_average, True) if self.stochastic else (left, fits)
         return Recursion(what, cause, gain, str(self.format), str(self), needs, left, fits, f"{remedy} avoids this")
 
@@ -145,21 +145,21 @@ class _Rows:
         from ... import formats  # noqa: PLC0415  imports torch, which costs seconds
         from ...simulate import Policy  # noqa: PLC0415  imports torch, which costs seconds
 
-        own = formats.Format.parse(config.format)
+        fmt = formats.Format.parse(config.format)
         self._config, self._formats = config, formats
-        self._policy = Policy.parse(config.policy, own) if config.policy else Policy.of(own)
+        self._policy = Policy.parse(config.policy, fmt) if config.policy else Policy.of(fmt)
 
     def __iter__(self) -> Iterator[Recursion]:
         config = self._config
-        yield from self._values()
+        yield from self._values()  # In the order of the table.
         if isinstance(config, OffPolicyKeys) and config.tau < 1:
             yield from self._averages(config)
-        if not BASELINES[config.baseline].master_weights:
+        if not BASELINES[config.baseline].master_weights:  # Else the optimizer computes in full precision.
             yield from self._moments()
             yield from self._weights()
 
-    def vain(self) -> Iterator[str]:
-        """Yields the roundings that round nothing, since their input is already in the format, each as a sentence."""
+    def without_effect(self) -> Iterator[str]:
+        """Yields sentences about roundings that change nothing, since their input is already in the format."""
         place = self._at("add", "optimizer")
         for name in _RESULTS_AS_COMPUTED if self._config.storage else ():
             stored = self._config.storage and self._config.storage.formats.get(name)
@@ -171,7 +171,7 @@ class _Rows:
                 )
 
     def _at(self, operation: str, role: str) -> _Sum | None:
-        """The rounding of an operation's results; None if they are not rounded, or not to a float."""
+        """Returns the rounding of an operation's results; None if they are not rounded, or not to a float."""
         arithmetic, _ = self._policy.arithmetic(operation, "", role)
         fmt = arithmetic.format
         if not isinstance(fmt, self._formats.FloatFormat) or fmt.native:
@@ -179,20 +179,21 @@ class _Rows:
         return _Sum(fmt, arithmetic.rounding is self._formats.Rounding.STOCHASTIC)
 
     def _rounded_when_stored(self, name: str, place: _Sum | None) -> _Sum | None:
-        """The rounding of values that ``storage`` keeps in fewer bits than they are computed in, else ``place``."""
+        """Returns the rounding of ``storage`` for values that it keeps in fewer bits than ``place``, else ``place``."""
         stored = self._config.storage and self._config.storage.formats.get(name)
         if not stored:
             return place
         fmt = self._formats.Format.parse(stored.format)
         if not isinstance(fmt, self._formats.FloatFormat):
             return place
-        if place and place.format.significand_bits <= fmt.significand_bits:
+        if place and place.format.significand_bits <= fmt.significand_bits:  # Already coarser than its storage.
             return place
         return _Sum(fmt, stored.rounding == STOCHASTIC)
 
     def _values(self) -> Iterator[Recursion]:
-        """Targets, of n steps; of rollouts the steps that lambda reaches."""
+        """Yields the recursion of targets over n steps, or over the steps of generalized advantage estimation."""
         config, place = self._config, self._at("addcmul", "targets")
+        # The gain is 1 - g^n: a value moves by that part towards the rewards of its next n steps.
         steps = getattr(config, "n_steps", 1)
         discount = config.discount**steps
         targets_are_exact = EXACT_ERRORS in config.fixes and isinstance(config, OffPolicyKeys)
@@ -212,19 +213,21 @@ class _Rows:
         )
 
     def _averages(self, config: OffPolicyKeys) -> Iterator[Recursion]:
-        """Target networks that are moved by tau: compensated or not, or kept in a separate format."""
+        """Yields the recursion of target networks that move by tau: compensated or not, or in a separate format."""
         storage = config.storage
         place = self._at("add", "averages")
         compensated = COMPENSATED_AVERAGES in config.fixes
         stochastic = compensated and is_stochastic(config.fixes, "averages")
         remedy = "stochastic_compensation"
-        if storage is not None and storage.targets is not None:  # computed in the carrier
+        if storage is not None and storage.targets is not None:  # Computed in the carrier, and rounded when stored.
             place = self._rounded_when_stored("targets", None)
-            kept = storage.target_compensations
-            compensated, stochastic = kept is not None, kept is not None and kept.rounding == STOCHASTIC
+            compensations = storage.target_compensations
+            compensated = compensations is not None
+            stochastic = compensations is not None and compensations.rounding == STOCHASTIC
             remedy = "storage.target_compensations with rounding: stochastic"
         if place is None or BASELINES[config.baseline].master_weights:
             return
+        # An average stops when tau times its distance from the source is less than the least change.
         lag = self._formats.least_change(place.format.significand_bits, compensated=compensated)[1] / config.tau
         yield _Sum(place.format, stochastic or place.stochastic, compensated).row(
             "target networks",
@@ -238,15 +241,16 @@ class _Rows:
         )
 
     def _moments(self) -> Iterator[Recursion]:
-        """Yields both moments, or the second one of RMSProp; its root decays by half as much."""
+        """Yields the recursions of both moments, or of RMSProp's second one."""
         config = self._config
+        # The root of a second moment decays by the root of beta2: by about half as much.
         roots = ROOTS_OF_MOMENTS in config.fixes
         second = 1 - math.sqrt(config.adam_beta2) if roots else 1 - config.adam_beta2
-        found = [("second moments", f"adam_beta2 {config.adam_beta2:g}", second, "second_moments")]
+        moments = [("second moments", f"adam_beta2 {config.adam_beta2:g}", second, "second_moments")]
         if config.optimizer == "adam" and config.adam_beta1:
             first = 1 - config.adam_beta1
-            found.insert(0, ("first moments", f"adam_beta1 {config.adam_beta1:g}", first, "first_moments"))
-        for what, cause, gain, key in found:
+            moments.insert(0, ("first moments", f"adam_beta1 {config.adam_beta1:g}", first, "first_moments"))
+        for what, cause, gain, key in moments:
             computed = self._at("add", "optimizer")
             place = self._rounded_when_stored(key, computed)
             if place is None:
@@ -266,21 +270,22 @@ class _Rows:
             )
 
     def _weights(self) -> Iterator[Recursion]:
-        """Steps of the learning rate, about as large as Adam's steps, relative to weights of a usual size."""
+        """Yields the recursion of weights: steps of the learning rate, about as large as Adam's."""
         config, place = self._config, self._rounded_when_stored("weights", self._at("add", "optimizer"))
         if place is None:
             return
         compensated = COMPENSATED_STEPS in config.fixes
         stochastic = place.stochastic or (compensated and is_stochastic(config.fixes, "weights"))
         change = self._formats.least_change(place.format.significand_bits, compensated=compensated)[1]
+        # A usual weight is 1 / sqrt(inputs), the bound of uniform initial weights.
         largest, usual = config.lr / change, max(config.widths_of_all) ** -0.5
-        own = " of critics" if compensated else ""
+        scope = " of critics" if compensated else ""  # Only their steps are compensated.
         yield _Sum(place.format, stochastic, compensated).row(
             "weights",
             f"lr {config.lr:g}",
             config.lr,
             max(0, math.ceil(math.log2(usual / config.lr)) - 1),
-            left=f"weights{own} above {largest:.2g} are not moved by steps of the learning rate",
+            left=f"weights{scope} above {largest:.2g} are not moved by steps of the learning rate",
             on_average="weights are moved, on average",
             fits=largest >= usual,
             remedy="stochastic_compensation",
@@ -288,9 +293,9 @@ class _Rows:
 
 
 def remarks_on(config: Mapping[str, Any]) -> list[str]:
-    """The remarks on a run by the keys of a config from a file, which is not validated; its files are not opened.
+    """Returns remarks on a run by the keys of a stored config, which is not validated; opens no files of the run.
 
-    Empty if the config cannot be understood, and for users' programs, where keys have other meanings.
+    The result is empty if the config cannot be read, and for users' programs, where keys have other meanings.
     """
     if "program" in config:
         return []
@@ -298,12 +303,12 @@ def remarks_on(config: Mapping[str, Any]) -> list[str]:
 
     try:
         storage = read_storage(config.get("storage"))
-        made = config_class(config).model_construct(**{**config, "storage": storage and Storage(**storage)})
-        return remarks(made)
+        keys = {**config, "storage": storage and Storage(**storage)}
+        return remarks(config_class(config).model_construct(**keys))
     except (RoundoffError, ValueError, TypeError, AttributeError, KeyError, ArithmeticError):
         return []
 
 
 def is_about_values(remark: str) -> bool:
-    """Whether a remark is the one on values, which says the horizon that is left of a discount."""
+    """Whether a remark is about the part of a discount's horizon that values reach."""
     return remark.startswith(_DISCOUNT)

@@ -17,15 +17,15 @@ from .fixes import COMPENSATED_STEPS, EXACT_ERRORS, NEED_SINGLE_STEPS, STOCHASTI
 from .storage import LAYERS, STOCHASTIC, check_fit
 
 NATIVE_FORMATS = {"e5m10": "float16", "e8m7": "bfloat16"}
-"""The formats that PyTorch computes in itself, and what it calls them."""
+"""The formats with tensors in PyTorch, and the names of the dtypes."""
 
 ENGINE_FORMATS = {"onnxruntime": ("fp32", "int8", "int8_ax0")}
-"""The formats of engines of actors that have not all of them."""
+"""The formats of actors' engines that do not have all formats."""
 
 _MOST_SHOWN = 12
 _PLAIN = {"baseline": "none", "learners": 1, "native": False, "qat": None, "evaluate_in": ()}  # runs with storage
-_SUITE_STEPS = 1000  # of an episode
-_MOST_LEFT = 0.05  # of a reward at the end of the steps that are summed
+_SUITE_STEPS = 1000  # Of an episode of the control suite.
+_MOST_LEFT = 0.05  # The smallest weight of the last reward of n steps.
 
 
 @final
@@ -57,7 +57,7 @@ def check(config: BaseModel, *more: KeyRule) -> None:
 
 
 def complaint(check: Callable[..., object], *values: Any) -> str:
-    """The message of the error that a check of values raises; empty if it raises none."""
+    """Returns the message of the ValueError that a check of values raises; empty if it raises none."""
     try:
         check(*values)
     except ValueError as error:
@@ -66,23 +66,23 @@ def complaint(check: Callable[..., object], *values: Any) -> str:
 
 
 def other_than(config: Any, allowed: Mapping[str, Any]) -> tuple[str, Any] | None:
-    """The first of some keys that has another value than the allowed one, and that value."""
+    """Returns the first of some keys that does not have its allowed value, and its value."""
     return next(((key, value) for key in allowed if (value := getattr(config, key)) != allowed[key]), None)
 
 
 # Conditions that take more than a line, in the order of their rows.
 
 
-def _unfit_quantization(config: Any, found: Sequence[Any] | None = None) -> str:
-    """Describes the first quantization that does not fit, of those found or of ``evaluate_in``; empty if all fit."""
-    found = config.evaluate_in if found is None else found
-    if not found:
+def _unfit_quantization(config: Any, values: Sequence[Any] | None = None) -> str:
+    """Describes the first quantization that does not fit, of ``values`` or else ``evaluate_in``; empty if all fit."""
+    values = config.evaluate_in if values is None else values
+    if not values:  # Without an import of PyTorch.
         return ""
     from ...formats import Format  # noqa: PLC0415  imports torch, which costs seconds
     from ..quantization.quantization import Quantization  # noqa: PLC0415  imports torch, which costs seconds
 
     carrier = Format.parse(config.format).carrier
-    return next(filter(None, (complaint(Quantization.parse(one).check_fits, carrier) for one in found)), "")
+    return next(filter(None, (complaint(Quantization.parse(value).check_fits, carrier) for value in values)), "")
 
 
 def _simulated_in_native(config: Any) -> tuple[str, Any] | None:
@@ -111,18 +111,18 @@ def _compensates(config: Any) -> bool:
 
 
 def _steps_without_update(config: Any) -> tuple[int, str, int] | None:
-    own = config.share()
-    least = own.seed_steps + math.ceil(1 / Fraction(own.updates_per_transition))
-    who = f"each of the {config.learners} learners" if config.learners > 1 else "the run"
-    return (least, who, own.transitions) if own.transitions < least else None
+    share = config.share()
+    least = share.seed_steps + math.ceil(1 / Fraction(share.updates_per_transition))
+    learner = f"each of the {config.learners} learners" if config.learners > 1 else "the run"
+    return (least, learner, share.transitions) if share.transitions < least else None
 
 
 def _uneven_rollout(config: Any) -> tuple[Any, str, str] | None:
-    own = config.share()
-    of_each = f" of each of the {config.learners} learners" if config.learners > 1 else ""
-    divisors = [str(one) for one in range(1, own.rollout + 1) if own.rollout % one == 0]
-    shown = ", ".join(divisors if len(divisors) <= _MOST_SHOWN else [*divisors[:3], "...", *divisors[-3:]])
-    return (own, of_each, shown) if own.rollout % own.batch_size else None
+    share = config.share()
+    learner = f" of each of the {config.learners} learners" if config.learners > 1 else ""
+    divisors = [str(size) for size in range(1, share.rollout + 1) if share.rollout % size == 0]
+    allowed = ", ".join(divisors if len(divisors) <= _MOST_SHOWN else [*divisors[:3], "...", *divisors[-3:]])
+    return (share, learner, allowed) if share.rollout % share.batch_size else None
 
 
 def _largest_of_support(config: Any) -> tuple[float, float] | None:
@@ -138,7 +138,7 @@ def _largest_of_support(config: Any) -> tuple[float, float] | None:
 
 
 def beyond_support(config: Any) -> float | None:
-    """The largest value that rewards of the suite, 0 to 1 a step, can add up to, if the atoms do not reach so far."""
+    """Returns the largest possible value with the suite's rewards, 0 to 1 a step, if it is beyond the atoms."""
     if config.atoms == 1 or ":" in config.task:
         return None
     steps = -(-_SUITE_STEPS // config.action_repeat)
@@ -148,12 +148,12 @@ def beyond_support(config: Any) -> float | None:
 
 
 def _reasons(make: Callable[[], object]) -> str:
-    """The reasons that a config cannot be made, on one line; empty if it can."""
+    """Returns the reasons why a config cannot be made, on one line; empty if it can."""
     try:
         make()
     except ValidationError as error:
         return "; ".join(
-            ": ".join((*map(str, one["loc"]), one["msg"].removeprefix("Value error, "))) for one in error.errors()
+            ": ".join((*map(str, item["loc"]), item["msg"].removeprefix("Value error, "))) for item in error.errors()
         )
     return ""
 

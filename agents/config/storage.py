@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 
 def canonical_format(name: str) -> str:
-    """The canonical name of a format."""
+    """Returns the canonical name of a format."""
     from ...formats import Format  # noqa: PLC0415  imports torch, which costs seconds
 
     return str(Format.parse(name))
@@ -26,7 +26,7 @@ STOCHASTIC = "stochastic"
 
 @final
 class Stored(BaseModel):
-    """A format that something is kept in, and how it is rounded to it."""
+    """A storage format, and the rounding to it."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -46,13 +46,13 @@ def _read_stored(value: Any) -> Any:
     return dict(value)
 
 
-_AS_WRITTEN = {
+_SCHEMA_OF_STORED = {
     "type": ["string", "object", "null"],
     "properties": {name: {"type": "string"} for name in Stored.model_fields},
     "required": ["format"],
     "additionalProperties": False,
 }
-StoredKey = Annotated[Stored | None, BeforeValidator(_read_stored), WithJsonSchema(_AS_WRITTEN)]
+StoredKey = Annotated[Stored | None, BeforeValidator(_read_stored), WithJsonSchema(_SCHEMA_OF_STORED)]
 
 
 @final
@@ -114,7 +114,7 @@ LAYERS = ("activations", "gradients")
 
 
 def check_fit(storage: Storage, format: str) -> None:
-    """Raises ValueError if something cannot be kept in a format by an agent that computes in ``format``."""
+    """Raises ValueError if an agent that computes in ``format`` cannot use one of the storage formats."""
     import torch  # noqa: PLC0415  costs seconds
 
     from ...formats import Format, FormatError, RandomBits, round  # noqa: PLC0415  costs seconds
@@ -129,7 +129,7 @@ def check_fit(storage: Storage, format: str) -> None:
 
 
 def read_storage(value: Any) -> Any:
-    """A value of the key; raises a descriptive ValueError for anything else."""
+    """Returns a value of the key; raises a descriptive ValueError for anything else."""
     if value is None or isinstance(value, Storage):
         return value
     names = list(Storage.model_fields)
@@ -138,4 +138,4 @@ def read_storage(value: Any) -> Any:
     for name in value:
         if name not in names:
             raise ValueError(f"has no key {name!r}; allowed are {', '.join(names)}")
-    return {name: stored for name, stored in value.items() if stored is not None} or None
+    return {name: stored for name, stored in value.items() if stored is not None} or None  # All null: no storage.

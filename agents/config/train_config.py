@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ...formats import Format
 
 ALGORITHMS = tuple(sorted(path.parent.name for path in Path(__file__).parents[1].glob("algorithms/*/settings.py")))
-"""The algorithms there are: the folders in ``agents/algorithms``."""
+"""The names of roundoff's algorithms: the folders in ``agents/algorithms``."""
 
 LIBRARIES = ("sb3:NAME", "tianshou:NAME")
 """Notation of the algorithms of other libraries; ``agents/adapters/settings.py`` has their names."""
@@ -49,11 +49,12 @@ def _canonical_format(name: str) -> str:
 def _can_train(fmt: Format) -> bool:
     import torch  # noqa: PLC0415  costs seconds
 
+    # Block formats are not elementwise; unsigned formats have a ``min`` of 0, and some formats lack an end.
     return bool(fmt.fits_in(torch.float64) and fmt.elementwise and fmt.max and fmt.min and fmt.min < 0 and fmt.smallest)
 
 
 def check_policy(policy: Any) -> dict[str, Any]:
-    """A policy as plain data; raises ValueError for anything else."""
+    """Returns a policy as plain data; raises ValueError for anything else."""
     from ...formats import FormatError  # noqa: PLC0415  imports torch, which costs seconds
     from ...simulate import Policy  # noqa: PLC0415  imports torch, which costs seconds
 
@@ -62,10 +63,10 @@ def check_policy(policy: Any) -> dict[str, Any]:
     if isinstance(policy, dict) and "format" in policy:
         raise ValueError("policy has no format of its own: set the key format, and formats in rules")
     try:
-        Policy.parse(policy, "e5m10")
+        Policy.parse(policy, "e5m10")  # Any format: the one of the run is another key.
     except FormatError as error:
         raise ValueError(str(error)) from None
-    plain: dict[str, Any] = json.loads(json.dumps(policy, sort_keys=True))
+    plain: dict[str, Any] = json.loads(json.dumps(policy, sort_keys=True))  # Equal policies have equal text.
     return plain
 
 
@@ -77,36 +78,36 @@ def parse_quantizations(value: object) -> tuple[str | dict[str, Any], ...]:
     if not isinstance(value, (list, tuple)):
         raise ValueError(f"must be a list such as [fp16, quarl8, int8_ax0], got {value!r}")  # noqa: TRY004  pydantic
     try:
-        found = [Quantization.parse(one) for one in value]
+        quantizations = [Quantization.parse(item) for item in value]
     except FormatError as error:
         raise ValueError(str(error)) from None
-    for one in found:
-        if found.count(one) > 1:
-            raise ValueError(f"{one} comes twice")
-    return tuple(one.as_json() for one in found)
+    for quantization in quantizations:
+        if quantizations.count(quantization) > 1:
+            raise ValueError(f"{quantization} comes twice")
+    return tuple(quantization.as_json() for quantization in quantizations)
 
 
 def check_device(name: str) -> str:
-    """Returns ``name`` if a device can be called so; raises ValueError if not."""
+    """Returns ``name`` if it is the name of a device; raises ValueError if not."""
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise ValueError(f'unknown device "{name}"; allowed are cpu, cuda, and cuda:0, cuda:1, ...')
     return name
 
 
 class TrainConfig(BaseModel):
-    """Everything a run depends on. Its fields are the keys that a sweep file may set.
+    """All settings of a run. Its fields are the keys that a sweep file may set.
 
     ``TrainConfig(algorithm="td3", ...)`` makes a config of that algorithm's class, with its keys and defaults. Text is
-    not taken for a number; an integer is taken for a float.
+    not accepted for a number; an integer is accepted for a float.
 
     Raises:
-        pydantic.ValidationError: a key or value is wrong, or values do not go together.
+        pydantic.ValidationError: a key or value is wrong, or values contradict each other.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
     leading: ClassVar[str] = "critic"
-    """The optimizer whose loss scale is shown while a run goes on."""
+    """The optimizer with the loss scale that is shown during a run."""
     panels: ClassVar[Mapping[str, Panel]] = {}
     """The logged values that are drawn, by name."""
     acts: ClassVar[tuple[str, ...]] = ("continuous",)
@@ -114,7 +115,7 @@ class TrainConfig(BaseModel):
     rules: ClassVar[tuple[KeyRule, ...]] = ()
     """Rules about its keys, checked after the table of all rules (``config/rules.py``)."""
     reason_not_compiled: ClassVar[str | None] = "its algorithm has no optimizers that could be compiled"
-    """The reason that no updates of the algorithm are compiled; None if they can be."""
+    """The reason why updates of the algorithm cannot be compiled; None if they can."""
 
     algorithm: str = key("sac", "The algorithm. Each algorithm has its own keys.")
     task: Annotated[str, AfterValidator(check_task)] = key(
@@ -213,16 +214,16 @@ class TrainConfig(BaseModel):
     threads: Positive = key(1, "CPU threads of PyTorch.", KeyRole.EXECUTION)
 
     def __new__(cls, **keys: Any) -> Self:
-        """Makes a config of the algorithm's own class."""
-        made: Self = super().__new__(config_class(keys) if cls is TrainConfig else cls)  # type: ignore[assignment]
-        return made
+        """Makes a config of the algorithm's class."""
+        config: Self = super().__new__(config_class(keys) if cls is TrainConfig else cls)  # type: ignore[assignment]
+        return config  # Python then calls ``__init__`` of this class, as for any instance of a subclass.
 
     def __init__(self, **keys: Any) -> None:
         super().__init__(**keys)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        own_algorithms.note(cls, cls.model_fields["algorithm"].default)
+        own_algorithms.note(cls, cls.model_fields["algorithm"].default)  # A user's class becomes known by its import.
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -251,18 +252,18 @@ class TrainConfig(BaseModel):
     @property
     def transitions(self) -> int:
         """Agent steps of the whole run."""
-        return -(-self.steps // self.action_repeat)
+        return -(-self.steps // self.action_repeat)  # Rounded up.
 
     def is_quantized(self, step: int) -> bool:
-        """Whether the agent computes as ``qat`` says after this number of environment steps."""
+        """Whether ``qat`` applies after this number of environment steps."""
         return self.qat is not None and step >= self.qat.after * self.steps
 
     def share(self) -> Self:
-        """Returns the config of one of several learners of the run; the run's own config where there is one learner."""
+        """Returns the config of one of several learners; the run's own config if there is one learner."""
         return self
 
     def updates_in(self, transitions: int) -> int:
-        """The largest number of updates for this number of transitions."""
+        """Returns the largest number of updates for this number of transitions."""
         return transitions
 
     def world(self) -> dict[str, Any]:
@@ -270,10 +271,10 @@ class TrainConfig(BaseModel):
         return {}
 
     def as_json(self) -> dict[str, Any]:
-        """The config as JSON values, sorted by key; ``TrainConfig(**config.as_json()) == config``.
+        """Returns the config as JSON values, sorted by key; ``TrainConfig(**config.as_json()) == config``.
 
-        It identifies the run: its name is made from it, and a folder with a different config belongs to another run.
-        Keys of ``KeyRole.LATER`` are left out at their defaults.
+        They identify the run: they determine its name, and a folder with a different config belongs to another run.
+        Keys of ``KeyRole.LATER`` are left out at their defaults, so that older runs keep their names.
         """
         unsaid, values = self.unsaid(), self.model_dump(mode="json")
         return {key: values[key] for key in sorted(values) if key not in unsaid or getattr(self, key) != unsaid[key]}
@@ -281,32 +282,34 @@ class TrainConfig(BaseModel):
     @classmethod
     @cache
     def unsaid(cls) -> dict[str, Any]:
-        """The keys that :meth:`as_json` leaves out at their defaults, and these."""
+        """Returns the keys that :meth:`as_json` leaves out at their defaults, with the defaults."""
         return later_keys(cls)
 
     @model_validator(mode="before")
     @classmethod
     def _check_keys(cls, data: Any) -> Any:
-        """Says of a key that another algorithm has that it is not one of this one's."""
-        named = data.get("algorithm") if isinstance(data, dict) else None
-        if own_algorithms.module_of_algorithm(named):
-            own_algorithms.check_own_algorithm(str(named), (*ALGORITHMS, *LIBRARIES))
-        for name in data if isinstance(data, dict) else ():
+        """Raises ValueError for keys that only other algorithms have; adds keys that follow from the given ones."""
+        if not isinstance(data, dict):
+            return data  # Pydantic refuses it.
+        algorithm = data.get("algorithm")
+        if own_algorithms.module_of_algorithm(algorithm):
+            own_algorithms.check_own_algorithm(str(algorithm), (*ALGORITHMS, *LIBRARIES))
+        for name in data:
             if name in cls.model_fields:
                 continue
             owners = [other for other in (*ALGORITHMS, *LIBRARIES) if name in config_of(other).model_fields]
-            if owners:
-                named = str(data.get("algorithm", ""))
-                own = named if named.startswith(_LIBRARY_PREFIXES) else cls.model_fields["algorithm"].default
+            if owners:  # Else pydantic refuses the key.
+                is_library = str(algorithm).startswith(_LIBRARY_PREFIXES)
+                own = algorithm if is_library else cls.model_fields["algorithm"].default
                 raise ValueError(
                     f"{name} is a key of {', '.join(owners)}, not of {own}; leave it out, or set algorithm:"
                     f" {' or '.join(owners)}"
                 )
-        return cls.completed(dict(data)) if isinstance(data, dict) else data
+        return cls.completed(dict(data))
 
     @classmethod
     def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Returns ``given``, with the keys that follow from it where they are not given."""
+        """Returns ``given`` with the missing keys that follow from it."""
         return given
 
     @model_validator(mode="after")
@@ -338,9 +341,9 @@ class TrainConfig(BaseModel):
 
 @cache
 def config_of(algorithm: str) -> type[TrainConfig]:
-    """The class of an algorithm's configs: ``CONFIG`` in the ``settings`` of its folder or library.
+    """Returns the class of an algorithm's configs: ``CONFIG`` in the ``settings`` of its folder or library.
 
-    A user's algorithm, which is named after its class, must have been imported.
+    A user's algorithm has the name of its class, and must have been imported.
     """
     if own := own_algorithms.class_of(algorithm):
         return own
@@ -349,16 +352,16 @@ def config_of(algorithm: str) -> type[TrainConfig]:
         adapted: type[TrainConfig] = import_module("..adapters.settings", __package__).CONFIGS[library]
         return adapted
     settings = import_module(f"..algorithms.{algorithm}.settings", __package__)
-    found: type[TrainConfig] = settings.CONFIG
-    return found
+    config: type[TrainConfig] = settings.CONFIG
+    return config
 
 
 def config_class(keys: Mapping[str, Any]) -> type[TrainConfig]:
-    """The class for the config with ``keys``."""
-    # The configs of sac and drq leave the algorithm unsaid; those of pixels are drq's.
+    """Returns the class for a config with ``keys``."""
+    # Older configs of sac and drq lack the algorithm; the ones with pixels are drq's.
     name = keys.get("algorithm", "drq" if keys.get("observations") == "pixels" else "sac")
     if own_algorithms.module_of_algorithm(name):
-        return own_algorithms.class_of(name) or TrainConfig  # which says what is missing
-    # A class of any algorithm refuses a name that does not exist.
+        return own_algorithms.class_of(name) or TrainConfig  # Its validation says what is missing.
+    # The class of any algorithm refuses an unknown name.
     known = name in ALGORITHMS or (isinstance(name, str) and name.startswith(_LIBRARY_PREFIXES))
     return config_of(name if known else "sac")

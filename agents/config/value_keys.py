@@ -13,7 +13,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class ValueKeys(WithActors):
-    """The head of a critic, what its targets are made of, when their network is copied, and priorities.
+    """The head of a critic, its targets, the copies of their network, and priorities.
 
     Source:
         Bellemare, Dabney & Munos, "A Distributional Perspective on Reinforcement Learning", Section 5; Schaul et al.,
@@ -21,7 +21,7 @@ class ValueKeys(WithActors):
     """
 
     default_support: ClassVar[tuple[float, float]] = (-10.0, 10.0)
-    """The values between which a categorical head has its atoms, where none are given."""
+    """The default of the smallest and largest value of a categorical head."""
 
     tau: Annotated[float, Field(gt=0, le=1)] = with_default(WithActors, "tau", 1.0)
     target_every: Positive = key(
