@@ -200,12 +200,12 @@ def _counted_log_probs(
     two = (1, *shape) if len(shape) == 1 else shape
     counts = mask.detach().to(torch.bool).reshape(two)
     if not counts.any():
-        raise ValueError("no token counts: the mask is 0 everywhere, or there are no tokens")
+        raise ValueError("there is no token to count: the mask is 0 everywhere, or there are no tokens")
     checked = []
     for name, one in (("trainer_log_probs", trainer), ("rollout_log_probs", rollout)):
         values = torch.where(counts, one.detach().double().reshape(two), 0.0)
         if wrong := _first_wrong(values, ~(values <= 0)):
-            raise ValueError(f"{name}{wrong} is no log-probability: allowed are numbers up to 0")
+            raise ValueError(f"{name}{wrong} is not a log-probability: allowed are numbers up to 0")
         checked.append(values)
     if wrong := _first_wrong(checked[1], checked[1].isinf()):
         raise ValueError(f"rollout_log_probs{wrong}: a token that was sampled has a probability above 0")

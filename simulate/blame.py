@@ -232,8 +232,8 @@ def search(trials: Trials) -> Blame:
     if not trials.keeps(units):
         place = "in the rounding of data or of moves" if over == "operation" else "elsewhere; try over='operation'"
         raise BlameError(
-            f"the {noun} fails even with every {over} in high precision ({', '.join(units) or 'none'}): the trouble"
-            f" lies {place}"
+            f"the {noun} fails even with every {over} in high precision ({', '.join(units) or 'none'}): the cause"
+            f" is {place}"
         )
     culprits = ask(minimal(units), trials.keeps)[1] or ()
     # The smallest format of each one, while the others stay in the carrier

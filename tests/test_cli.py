@@ -214,7 +214,7 @@ def test_profiles(undisturbed, tmp_path):
     sweep = roundoff("sweep", tmp_path / "tiny.yaml", "--out", undisturbed, "--profile")
     assert sweep.returncode == 0
     lines = sweep.stdout.splitlines()
-    assert lines[-1].startswith(("What limits these 4 runs is", "Nothing alone limits these 4 runs;"))
+    assert lines[-1].startswith(("The limit of these 4 runs is", "No single activity limits these 4 runs;"))
     assert {"environment", "actions", "copies", "replay", "updates"} < {line.split()[0] for line in lines[3:]}
     single = ["train", "--out", str(tmp_path / "run"), "steps=1000000", "hidden_units=8", "batch_size=8", "--profile"]
     single += ["--no-compile", "action_repeat=50"]
@@ -235,14 +235,14 @@ def test_profiles(undisturbed, tmp_path):
         (["sweep", "bad.yaml"], "bad.yaml:2:18: format: unknown format 'fp23'"),
         (["sweep", "significand-quick", "sedd=1"], "did you mean 'seed'?"),
         (["sweep", "significand-quick", "--only", "seed=9"], "no run has seed: 9"),
-        (["sweep", "significand-quick", "--out", "foreign"], "no sweep's folder"),
+        (["sweep", "significand-quick", "--out", "foreign"], "not the folder of a sweep"),
         (["sweep", "significand-quick", "--out", "bad.yaml/x"], "bad.yaml"),
         (["sweep", "significand-quick", "--workers", "0"], "--workers"),
         (["sweep", "significand-quick", "--gpus-per-run", "0.5"], "--executor ray"),
         (["sweep", "significand-quick", "--executor", "ray", "--address", "127.0.0.1:1"], "no Ray cluster at"),
         (["train", "algorithm=dqn", "--address", "127.0.0.1:1"], "--address is for actors, and this run has none"),
-        (["status", "missing"], "missing: is no sweep's folder"),
-        (["status", "foreign"], "foreign: is no sweep's folder"),
+        (["status", "missing"], "missing: is not the folder of a sweep"),
+        (["status", "foreign"], "foreign: is not the folder of a sweep"),
         (["collect", "foreign", "--out", "all.parquet"], "foreign: is the folder of no sweep"),
         (["plot", "missing"], "does not exist"),
         (["plot", "foreign"], "holds no runs"),

@@ -115,7 +115,7 @@ class PackedPolicy:
         try:
             return cls._read(message)
         except (KeyError, TypeError, ValueError, IndexError, RuntimeError, struct.error) as error:
-            raise RunError(f"this is no packed policy, or a part of one ({error}): pack it again") from error
+            raise RunError(f"this is not a packed policy, or it is incomplete ({error}): pack it again") from error
 
     @cached_property
     def weight_bytes(self) -> int:
@@ -154,7 +154,7 @@ class PackedPolicy:
         rest.check_end()
         ends = np.cumsum([header["shared"], *header["heads"]]).tolist()
         if ends[-1] != len(layers):
-            raise ValueError("it has other layers than it says")
+            raise ValueError("its layers differ from its description")
         policy = PolicyLayers(
             tuple(header["observation_shape"]),
             tuple(layers[: ends[0]]),

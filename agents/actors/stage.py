@@ -24,7 +24,7 @@ from .weights import FullPolicy, Quantizer
 _ANSWER = 120.0  # seconds to wait for an answer of a process that has answered before
 _GRACE = 30.0  # seconds to wait until all Ray processes have ended
 _LOOK = 0.5  # seconds to wait for answers before the caller can check whether to stop
-GO_ON = "the same command goes on from the last checkpoint"
+GO_ON = "the same command continues from the last checkpoint"
 _MOST_DEATHS = 10  # consecutive deaths of an actor without an answer
 _SHORT = 18  # characters of the temporary folder's path; a socket's path has at most 107, of which Ray adds 65
 _STORE = 512 * 2**20  # bytes of Ray's shared memory: fifteen times the weights of 3 x 2048 units

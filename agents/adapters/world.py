@@ -66,7 +66,9 @@ class World(gymnasium.Wrapper[Any, Any, Any, Any]):
                 if terminated or truncated:
                     break
         if not np.isfinite(total):
-            raise RunError(f"the environment returned the reward {total}; that is its fault, not the agent's")
+            raise RunError(
+                f"the environment returned the reward {total}; this is an error of the environment, not of the agent"
+            )
         self._after(total, bool(terminated or truncated))
         return self._checked(observation), total, bool(terminated), bool(truncated), info
 
@@ -74,7 +76,9 @@ class World(gymnasium.Wrapper[Any, Any, Any, Any]):
         if not self._real:
             return observation
         if not np.isfinite(observation).all():
-            raise RunError("the environment returned an observation that is not finite; that is its fault")
+            raise RunError(
+                "the environment returned an observation that is not finite; this is an error of the environment"
+            )
         return np.asarray(observation, np.float32)
 
 

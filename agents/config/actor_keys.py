@@ -37,11 +37,11 @@ class ActorKeys(BaseModel):
     )
     engine: Literal["simulated", "onnxruntime"] = key(
         "simulated",
-        "What computes actions: `simulated`, any format to its bits; `onnxruntime`, int8, int8_ax0 or fp32, fast.",
+        "The engine that computes actions: `simulated`, any format to its bits; `onnxruntime`, int8, int8_ax0 or fp32, fast.",
     )
-    pull_every: Positive = key(1000, "Steps of its own after which an actor takes over the newest weights.")
+    pull_every: Positive = key(1000, "Steps of an actor after which it takes the newest weights.")
     samples_per_insert: PositiveFloat | None = key(
-        None, "How often a transition is learned from, on average; sets `training_intensity`."
+        None, "The average number of times that a transition is learned from; sets `training_intensity`."
     )
     lockstep: bool = key(
         False,

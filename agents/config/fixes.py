@@ -85,7 +85,7 @@ def parse_fixes(value: object) -> tuple[str, ...]:
         if name not in _KNOWN:
             raise ValueError(f"unknown fix {name!r}{suggestion(name, _KNOWN)}; {allowed}")
         if names.count(name) > 1:
-            raise ValueError(f'the fix "{name}" comes twice')
+            raise ValueError(f'the fix "{name}" is named twice')
     chosen = _combine_parts(names)
     return tuple(name for name in _KNOWN if name in chosen)
 
@@ -95,7 +95,7 @@ def _combine_parts(names: list[str]) -> list[str]:
     for name in names:
         if _FIX_OF_PART.get(name) in names:
             raise ValueError(
-                f'the fix "{name}" is part of "{_FIX_OF_PART[name]}", which is named, too; leave one of them out'
+                f'the fix "{name}" is part of "{_FIX_OF_PART[name]}", which is also named; leave one of them out'
             )
     for part, fix in _REQUIRED_FIX.items():
         if is_stochastic(names, part) and fix not in names:

@@ -36,7 +36,7 @@ class Rollouts(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
     format: Annotated[str | dict[str, Any], BeforeValidator(lambda value: parse_quantizations([value])[0])] = Field(
-        description="How the copy computes: whatever `evaluate_in` takes."
+        description="The arithmetic of the copy: any value of `evaluate_in`."
     )
     correction: Literal[
         "none", "token", "token-truncate", "token-mask", "sequence", "sequence-truncate", "sequence-mask"

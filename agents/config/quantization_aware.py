@@ -42,7 +42,7 @@ class QuantizationAware(BaseModel):
     )
     operands: Annotated[Literal["both", "forward"], BeforeValidator(_operands)] = Field(
         default="both",
-        description="both: the backward products see the rounded operands, too, as with the fake quantizers of"
+        description="both: the backward products also see the rounded operands, as with the fake quantizers of"
         " libraries. forward: they see them unrounded.",
     )
     after: Annotated[float, Field(ge=0, le=1), BeforeValidator(_fraction_of_steps)] = Field(

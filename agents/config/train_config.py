@@ -83,7 +83,7 @@ def parse_quantizations(value: object) -> tuple[str | dict[str, Any], ...]:
         raise ValueError(str(error)) from None
     for quantization in quantizations:
         if quantizations.count(quantization) > 1:
-            raise ValueError(f"{quantization} comes twice")
+            raise ValueError(f"{quantization} is given twice")
     return tuple(quantization.as_json() for quantization in quantizations)
 
 

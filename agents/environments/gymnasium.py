@@ -140,7 +140,9 @@ class GymnasiumEnvironment(SeededEpisodes):
             if terminated or truncated:
                 break
         if not np.isfinite(total):
-            raise RunError(f"{self.task} returned the reward {total}; that is the environment's fault, not the agent's")
+            raise RunError(
+                f"{self.task} returned the reward {total}; this is an error of the environment, not of the agent"
+            )
         return Transition(self._flatten(observation), total, float(not terminated), bool(terminated or truncated))
 
     def _call(self, method: Any, *arguments: Any, **options: Any) -> Any:
@@ -191,7 +193,7 @@ def _check_actions(task: str, actions: Any) -> None:
             f"{task}: its actions are {actions}; allowed are continuous actions (a Box), or one of several (Discrete)"
         )
     if not np.issubdtype(actions.dtype, np.floating):
-        raise ValueError(f"{task}: its actions are {actions}, of whole numbers; allowed are continuous actions")
+        raise ValueError(f"{task}: its actions are {actions}, of integers; allowed are continuous actions")
     if not (np.isfinite(actions.low).all() and np.isfinite(actions.high).all()):
         raise ValueError(
             f"{task}: its actions are {actions}, without bounds, and the policy's [-1, 1] cannot be mapped to them;"

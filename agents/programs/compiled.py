@@ -104,7 +104,7 @@ def reason_against(config: TrainConfig) -> str | None:
 
 def _reasons_against_optimizers(config: OptimizerKeys) -> Iterator[str]:
     if not isinstance(Format.parse(config.format), FloatFormat):
-        yield f"{config.format} is no float format"
+        yield f"{config.format} is not a float format"
     if config.native:
         yield "native half precision is computed by PyTorch's own kernels"
     if config.qat:

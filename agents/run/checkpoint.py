@@ -51,8 +51,8 @@ def taking_over(path: Path) -> Iterator[None]:
         raise
     except Exception as error:  # of any type
         raise FileError(
-            f"{path}: is no complete checkpoint of this run ({type(error).__name__}: {error});"
-            " delete the run's folder to start the run anew"
+            f"{path}: is not a complete checkpoint of this run ({type(error).__name__}: {error});"
+            " delete the run's folder to start the run again"
         ) from error
 
 
@@ -78,7 +78,7 @@ def load_about(path: Path) -> Any:
 
 
 def _read_archive(path: Path) -> dict[str, Any]:
-    advice = "delete the run's folder to start the run anew"
+    advice = "delete the run's folder to start the run again"
     try:
         with open_to_read(path) as file:
             _check_archive(file)
@@ -88,9 +88,9 @@ def _read_archive(path: Path) -> dict[str, Any]:
         raise FileError(f"{path}: cannot be read ({error.strerror})") from error
     except Exception as error:  # of any type, since the content of the file decides what the unpickler does
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise FileError(f"{path}: is damaged or no checkpoint ({reason}); {advice}") from error
+        raise FileError(f"{path}: is damaged or not a checkpoint ({reason}); {advice}") from error
     if not isinstance(content, dict) or "version" not in content or not isinstance(content.get("state"), dict):
-        raise FileError(f"{path}: is no checkpoint of a run; {advice}")
+        raise FileError(f"{path}: is not a checkpoint of a run; {advice}")
     if content["version"] != VERSION:
         raise FileError(
             f"{path}: has version {content['version']!r} of the checkpoint format, this program reads {VERSION};"

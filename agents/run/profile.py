@@ -93,7 +93,7 @@ _IN_WORDS = {
     "library": "the library, which acts and learns",
     "logging": "writing the log",
     "checkpoints": "writing checkpoints",
-    "other": "what has no name here",
+    "other": "other work",
 }
 
 _ABOUT_GPU = {
@@ -157,8 +157,8 @@ class Profile:
         this = "this run" if self.runs == 1 else f"these {self.runs} runs"
         what, share = _IN_WORDS.get(name, name), f"{100 * seconds / total:.0f} % of the time"
         if 2 * seconds >= total:
-            return f"What limits {this} is {what}: {share}."
-        return f"Nothing alone limits {this}; most goes to {what}: {share}."
+            return f"The limit of {this} is {what}: {share}."
+        return f"No single activity limits {this}; most goes to {what}: {share}."
 
 
 def read_profile(path: Path) -> Profile:

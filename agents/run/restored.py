@@ -40,7 +40,7 @@ def read_finished(files: RunDirectory) -> tuple[TrainConfig, int, dict[str, Any]
         raise RunError(f"{files.config}: {where}: {first['msg']}") from None
     result = files.read_result()
     if result is None:
-        raise RunError(f"{files.path}: has not ended (there is no result.json); bring the run to its end first")
+        raise RunError(f"{files.path}: has not ended (there is no result.json); finish the run first")
     if result.status == "crashed":
         step = result.crash.step if result.crash else result.step
         raise RunError(f"{files.path}: crashed at step {step}, and left no policy that acts")

@@ -171,7 +171,7 @@ def _enough_memory(config: TrainConfig) -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         reason, _, _ = str(error).partition("\n")
         raise RunError(
-            f"the memory of {config.device} is not enough ({reason[:200]}); the last checkpoint stands, and the same"
-            " command goes on from it: with fewer runs at once (--population 1, --workers 1), a smaller batch_size or"
+            f"the memory of {config.device} is not enough ({reason[:200]}); the last checkpoint is kept, and the same"
+            " command continues from it: with fewer runs at once (--population 1, --workers 1), a smaller batch_size or"
             " hidden_units in a run of its own, or a card with more memory"
         ) from error

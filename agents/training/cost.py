@@ -59,7 +59,7 @@ def count_updates(
     changed = config.model_copy(update={name: value for name, value in changes.items() if name in keys})
     with TemporaryDirectory() as folder, open_run(changed, f"{folder}/run", None, None, allow_imports) as run:
         if not isinstance(run, Run):
-            raise RunError(f"{config.algorithm}: the cost of an update is counted of agents of roundoff's own alone")
+            raise RunError(f"{config.algorithm}: the cost of an update is counted only for agents of roundoff")
         learner = run.learner
         if learner.simulation is None:
             learner.simulation = Simulation("fp32", seed=config.seed)

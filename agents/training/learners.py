@@ -71,7 +71,7 @@ def others_learning(
                 group.leave()
     except LearnerLost as lost:
         _why_lost(followers)
-        raise RunError(f"the learners of this run have lost each other ({lost}); the same command goes on") from lost
+        raise RunError(f"the learners of this run have lost each other ({lost}); the same command continues") from lost
     finally:
         end_all(followers)
         if central is not None:
@@ -128,7 +128,7 @@ def _notice(followers: list[Follower], on_notice: Callable[[str], None] | None) 
         except Killed as killed:
             follower.is_dead = True
             if on_notice:
-                on_notice(f"{killed}; the others go on")
+                on_notice(f"{killed}; the others continue")
         if follower.crash:
             raise LearnerLost
 
@@ -172,7 +172,7 @@ class Follower:
             return None
         raise Killed(
             f"learner {self.rank + 1} of {self.count} (process {self.process.pid}) {self.process.death()}; if nobody"
-            " killed it, memory may have run out; the same command goes on from the last checkpoint"
+            " killed it, memory may have run out; the same command continues from the last checkpoint"
         )
 
 

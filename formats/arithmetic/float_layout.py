@@ -66,14 +66,14 @@ class FloatLayout:
             if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
                 raise FormatError(f"{name} of a float format must be an integer from {low} to {high}, got {value!r}")
         if self.exponent_bits + self.significand_bits < 2:
-            raise FormatError("a float format needs at least two bits beside the sign")
+            raise FormatError("a float format needs at least two bits besides the sign")
         if self.flush is not None:
             if self.significand_bits == 0:
                 raise FormatError("a format without significand bits has no subnormal numbers to flush")
             object.__setattr__(self, "flush", Flush(self.flush))
             object.__setattr__(self, "subnormals", False)
         if not self.signed and self.specials not in (Specials.FNUZ, Specials.P3109):
-            raise FormatError(f"only fnuz and p3109 floats can do without a sign, not {str(self.specials)!r} ones")
+            raise FormatError(f"only fnuz and p3109 floats can be unsigned, not {str(self.specials)!r} ones")
         # What equals the default is stored as None, so that one format has one form.
         if self.bias == self._default_bias:
             object.__setattr__(self, "bias", None)

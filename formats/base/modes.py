@@ -137,7 +137,7 @@ def seeded(random: Random, seed: int | None) -> Random:
     if seed is None:
         return random
     if random is not None:
-        raise FormatError("give seed or random, which says more, and not both")
+        raise FormatError("give seed or random, not both")
     return RandomBits(seed)
 
 

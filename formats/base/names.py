@@ -162,7 +162,7 @@ def format_called(text: str) -> Any:
     syntaxes = ", ".join(beginning.syntax for family in FAMILIES.values() for beginning in family.beginnings)
     raise FormatError(
         f"unknown format {_quote(text)}{hint}; allowed are {syntaxes} (fp16 is e5m10), and names such as fp16, bf16,"
-        " tf32, fp8_e4m3, mxfp4; docs/formats.md lists them all, and what may stand behind them; a format of your own"
+        " tf32, fp8_e4m3, mxfp4; docs/formats.md lists all names and suffixes; a format of your own"
         " has a name once the module that registers it is imported (--allow-import MODULE)"
     )
 

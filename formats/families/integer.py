@@ -107,7 +107,7 @@ class IntegerFormat(Family):
             if not (SMALLEST_SCALE <= self.scale < math.inf):
                 raise FormatError(f"scale of an integer format must be 2^-126 or more and finite, got {self.scale!r}")
             if (self.axis, self.group, self.percentile) != (None, None, None):
-                raise FormatError("a given scale is that of the whole tensor: leave out axis, group and percentile")
+                raise FormatError("a given scale is for the whole tensor: leave out axis, group and percentile")
         # Without a scale, or if the format is symmetric, the zero point can only be 0.
         codes = range(1) if self.scale is None or self.symmetric else range(self.code_min, self.code_max + 1)
         if self.zero_point not in codes:

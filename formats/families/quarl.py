@@ -64,7 +64,7 @@ class QuarlFormat(Family):
         if self.axis is not None:
             check_integer("a quarl format", "axis", self.axis, AXES)
         if self.affine and self.width != _HALF:
-            raise FormatError(f"affine is said of quarl16, which is fp16 without it, got width {self.width}")
+            raise FormatError(f"affine is only for quarl16, which is fp16 without it, got width {self.width}")
         if self.axis is not None and self._half:
             raise FormatError(f"quarl16 is fp16, which has no step and so no axis, got axis {self.axis}")
 

@@ -93,7 +93,7 @@ class ScaledFloatFormat(ScaledByData):
         if self.square:
             if self.block in (None, ROW):
                 raise FormatError(
-                    "squares have a side: say how many neighbours share a scale, as in fp8_e4m3_b128_square"
+                    "squares have a side: give the number of neighbours that share a scale, as in fp8_e4m3_b128_square"
                 )
             assert self.block is not None
             check_block("a format with a scale", "numbers in a square", self.block**2)

@@ -58,7 +58,7 @@ def plot_formats(names: Sequence[str | Format], path: str | Path) -> Path:
     if path.suffix.lower() not in _SUFFIXES:
         raise FormatError(f"a plot is written as {', '.join(_SUFFIXES)}, got {str(path)!r}")
     if not names:
-        raise FormatError("there is no format to plot: name one or more")
+        raise FormatError("no format to plot: name one or more")
     shown = [_plotted(name) for name in names]
     figure = Figure(figsize=(8.0, 5.2 + 0.28 * len(shown)), layout="constrained")
     spacing, line = figure.subplots(2, 1, height_ratios=(4.0, 0.7 + 0.38 * len(shown)))

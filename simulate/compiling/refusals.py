@@ -34,8 +34,8 @@ def why_untraceable(error: Exception) -> str:
             f" it as an argument, or {HOW}"
         )
     return (
-        f"the step cannot be traced{_place(error)} ({_first_line(error)}): it may compute only with its arguments, with"
-        " what it finds around it and with tensors it makes itself, write to no other, and read no number from a tensor"
+        f"the step cannot be traced{_place(error)} ({_first_line(error)}): it may only use its arguments, tensors"
+        " that it finds around it and tensors that it makes, write to no others, and read no number from a tensor"
         " (.item(), if, float())"
     )
 
@@ -102,5 +102,5 @@ def reason_against_tracing(simulation: Simulation, *, rules: bool = False, roles
     if scalars or (not rules and (followed or policy.settings("operands"))):
         return "the policy has rules about places, operands or scalars, which are followed while a program runs"
     if any(rule.about_operands for rule in policy.rules):
-        return "the policy has rules about parameters, inputs or what is multiplied, told apart while a program runs"
+        return "the policy has rules about parameters, inputs or operands of products, found only while a program runs"
     return None

@@ -226,7 +226,7 @@ class CompiledStep(Generic[_P, _R]):
         changed = self._surroundings and self._surroundings.changed
         if changed and sum(map(len, self._programs.values())) == _WARN_AT:
             warnings.warn(
-                f"the step has been compiled {_WARN_AT} times, last because {changed} is not what it was: numbers"
+                f"the step has been compiled {_WARN_AT} times, last because {changed} has changed: numbers"
                 " around a step are constants of its program; pass it as a tensor",
                 CompileWarning,
                 stacklevel=5,
@@ -266,7 +266,7 @@ class CompiledStep(Generic[_P, _R]):
         except NewStateError:
             self._new_states += 1
             if self._new_states > _MOST_NEW_STATES:
-                self._give_up("an optimizer has other numbers in its state after every step", stacklevel=6)
+                self._give_up("the state of an optimizer has other Python numbers after every step", stacklevel=6)
             return None  # the eager run creates the state
         except FormatError as error:
             if not self._can_run_eagerly(error, state):

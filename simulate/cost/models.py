@@ -75,9 +75,7 @@ class CostModel:
             if not isinstance(description.get(key), str) or not description[key].strip():
                 raise FormatError(f"a cost model needs {key}, a text: figures are never shown without it")
         if description["name"] in MODELS:
-            raise FormatError(
-                f"a cost model of one's own needs another name than {description['name']}: that one is there"
-            )
+            raise FormatError(f"a new cost model needs another name than {description['name']}: that one is there")
         return CostModel(
             str(description["name"]),
             str(description["source"]),
@@ -199,7 +197,7 @@ MODELS = {
     ),
     "array-multiplier": CostModel(
         "array-multiplier",
-        "a formula, no measurement: p q cells of an AND gate and a full adder for significands of p and q bits, the"
+        "a formula, not a measurement: p q cells of an AND gate and a full adder for significands of p and q bits, the"
         " implicit one included, and max(e, f) full adders for exponents of e and f bits; no adder of the sum",
         "cells",
         by_width=True,

@@ -17,7 +17,7 @@ from .models import CostModel
 _PLACE = ["role", "module", "operation"]
 NO_FORMULA = "products without a formula: not counted"
 """The note of an operation with products that cannot be counted."""
-NOT_FOLLOWED = "not all of its tensors lie in plain memory: their bytes are not counted"
+NOT_FOLLOWED = "not all of its tensors are in plain memory: their bytes are not counted"
 _MOST_ROWS = 12
 
 

@@ -65,15 +65,15 @@ def complaints(
     unmatched = [rule for rule in unused(policy.rules, ran) if rule not in out_of_reach]
     rule_complaints = [_rule_complaint(rule, ran, modules) for rule in unmatched]
     function_complaints = [
-        f"the function {name} that the policy names was not called by that name: who imports it by name, before the"
-        " simulation is entered, has the plain one"
+        f"the function {name} that the policy names was not called by that name: code that imported it by name before"
+        " the simulation was entered calls the original function"
         for name in (*policy.exact_in, *policy.only_in)
         if name not in called
     ]
     sum_complaints = [*_product_complaints(policy, ran), *_accumulator_complaints(ran)]
     kinds = {"complex": "of complex numbers", "sparse": "that are sparse tensors"}
     unrounded_complaints = [
-        f"operands {words} are not rounded, which the policy has rules about: in {_list(names)}"
+        f"operands {words} are not rounded, although the policy has rules about them: in {_list(names)}"
         for kind, words in kinds.items()
         if (names := [plan.name for plan in ran if plan.outcome.unrounded[kind]])
     ]
@@ -87,7 +87,7 @@ def _rule_complaint(rule: Rule, ran: list[OperationPlan], existing: Sequence[str
     idle = [path for path in existing if rule.module != ("*",) and rule.matches_module(path)]
     if idle:
         remarks.append(
-            f"there is a module {idle[0]}, and no operation ran in its forward: what its other methods compute belongs"
+            f"there is a module {idle[0]}, but no operation ran in its forward: operations in its other methods belong"
             " to no module; exact_in and only_in of a policy name functions"
         )
     if rule.operation != ("*",):
@@ -113,8 +113,8 @@ def _part_complaint(pattern: str, parts: Parts) -> str:
     """Returns the complaint about a rule for functions and blocks that the program never entered."""
     near = suggestion(pattern.rpartition(":")[2], {*parts.functions, *parts.entered})
     return (
-        f"the policy has rules within {pattern}{near}, and inside of the simulation no function with this qualified"
-        " name was called, and no block roundoff.part has it; parts that the program was in:"
+        f"the policy has rules within {pattern}{near}, but no function with this qualified name was called inside the"
+        " simulation, and no block roundoff.part has this name; parts that the program was in:"
         f" {_list(parts.entered) or 'none'}"
     )
 
@@ -139,13 +139,13 @@ def _product_complaints(policy: Policy, ran: list[OperationPlan]) -> Iterator[st
     at_once = [plan.name for plan in in_carrier if plan.arithmetic.accumulate is None]
     if unnamed:
         yield (
-            f"the policy has rules about matrix products or convolutions, and none that names {_list(unnamed)}, which"
-            " ran too; roundoff.simulate.aten.tables.CONTRACTIONS names them all"
+            f"the policy has rules about matrix products or convolutions, but none names {_list(unnamed)}, which also"
+            " ran; roundoff.simulate.aten.tables.CONTRACTIONS names them all"
         )
     if missed:
         yield (
-            f"no rule about products reaches {_list(missed)}, which ran too: operands and sums stayed in the carrier;"
-            " dense tensors have products that rules reach"
+            f"no rule about products reaches {_list(missed)}, which also ran: operands and sums stayed in the carrier;"
+            " rules reach the products of dense tensors"
         )
     if summed:
         yield (
@@ -185,8 +185,8 @@ def _accumulator_complaints(ran: list[OperationPlan]) -> Iterator[str]:
     }
     if modes:
         yield (
-            f"rounding {_list(modes)} is about results: an accumulator rounds its sums to nearest-even, whatever the"
-            " policy says; accumulate: quire rounds nothing but results"
+            f"rounding {_list(modes)} applies to results: an accumulator rounds its sums to nearest-even, whatever the"
+            " policy says; accumulate: quire rounds only results"
         )
 
 
@@ -200,15 +200,15 @@ def _weight_complaints(ran: list[OperationPlan]) -> Iterator[str]:
         places = _list(f"{plan.name} ({plan.module or 'outside of modules'})" for plan in missed)
         yield (
             f"rules about weights met {'no weight' if reached else 'none'} in {places}: a weight is a parameter or a"
-            " persistent buffer of a module that was called, or a leaf that requires a gradient, or made of such alone"
+            " persistent buffer of a module that was called, or a leaf that requires a gradient, or made only of these"
         )
 
 
 def _island_complaints(ran: list[OperationPlan]) -> Iterator[str]:
     if any(plan.is_island for plan in ran) and not any(plan.rounds and plan.outcome.rounded for plan in ran):
         yield (
-            "the policy leaves alone what the program computes in float32 (islands: exact), and no tensor was float16"
-            " or bfloat16, so nothing was simulated: make some (model.half(), torch.autocast), or leave islands out"
+            "the policy does not change float32 computations (islands: exact), and no tensor was float16 or bfloat16,"
+            " so nothing was simulated: make some (model.half(), torch.autocast), or leave islands out"
         )
 
 

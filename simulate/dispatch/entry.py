@@ -112,13 +112,13 @@ def simulate(
     changes: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
     if rounding is not None and rounding != Rounding.NEAREST_EVEN and Policy.of(format) == UNSIMULATED:
         text = (
-            f"rounding {rounding} changes nothing: {format} is fp32, which leaves results to PyTorch, in float64"
-            " programs, too; other formats round them"
+            f"rounding {rounding} changes nothing: {format} is fp32, which leaves results to PyTorch, also in float64"
+            " programs; other formats round them"
         )
         warnings.warn(text, SimulationWarning, stacklevel=2)
     policy = replace(Policy.of(format), **changes)
     if policy.rules and policy.rounds_nothing:
-        text = "the policy rounds nothing, since it names fp32 alone; PyTorch's mixed precision is in bf16 or fp16"
+        text = "the policy rounds nothing, since it names only fp32; PyTorch's mixed precision is in bf16 or fp16"
         warnings.warn(text, SimulationWarning, stacklevel=2)
     return Simulation(
         policy, seed=seed, observe=observe, shadow=shadow, cost=cost, products=products, root=root,

@@ -222,8 +222,8 @@ def _load() -> None:
     except (BuildError, OSError, AttributeError) as error:
         _reason = str(error)
         warnings.warn(
-            "every operation of a simulation goes through Python, which takes some 10 us longer: the C++ for plain ones"
-            f" cannot be had ({error}); set {VARIABLE}=0 to do without it",
+            "every operation of a simulation goes through Python, which takes about 10 us longer: the C++ for plain"
+            f" operations is not available ({error}); set {VARIABLE}=0 to run without it",
             NativeWarning,
             stacklevel=2,
         )

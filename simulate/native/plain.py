@@ -70,7 +70,7 @@ def reasons_against(plan: PlanOfOperation, notes: Notes, loops: Loops) -> Iterat
         yield "it is neither of ATen nor of PyTorch's profiler"
         return
     tests = {
-        "it is taken apart into other operations": plan.decomposition is not None,
+        "it is decomposed into other operations": plan.decomposition is not None,
         "its sums are accumulated by the policy's accumulator": plan.accumulate,
         "its operands are looked at before it runs": plan.prepares
         and not _only_rounds_operands(plan, loops)
@@ -78,14 +78,14 @@ def reasons_against(plan: PlanOfOperation, notes: Notes, loops: Loops) -> Iterat
         "it stays unrounded among the program's own float32 tensors": plan.spares,
         "it communicates": plan.settles or plan.passes_on,
         "it hands over data from outside": plan.outputs.lifts,
-        "something else than its kernel computes it, or looks at what it computes": not _runs_itself(plan),
+        "something other than its kernel computes it, or inspects its results": not _runs_itself(plan),
         "it has more arguments than fit in a mask": len(schema_of(operation).arguments) > _MOST_ARGUMENTS,
         "its results are not rounded by a loop of their own": plan.rounds
         and (plan.outputs.results or bool(plan.outputs.written))
         and not any(_result_loops(plan, loops).values()),
-        "it is noted what rounding does to its results": plan.rounds and plan.name in notes.always_noted,
+        "the effects of rounding on its results are counted": plan.rounds and plan.name in notes.always_noted,
         "it draws numbers that may become a weight's noise": notes.tracks_operands and notes.draws(operation),
-        "it makes whole numbers of other tensors than its first operand": notes.tracks_integers
+        "it makes integers of tensors other than its first operand": notes.tracks_integers
         and _data_argument(plan) is None,
     }
     yield from (reason for reason, holds in tests.items() if holds)

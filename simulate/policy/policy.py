@@ -258,7 +258,7 @@ class Policy:
         for setting in OF_POLICIES:
             if getattr(inner, setting) not in (getattr(defaults, setting), getattr(self, setting)):
                 raise FormatError(
-                    f"{setting} of a policy is said of a whole program, and of a part it cannot be"
+                    f"{setting} of a policy applies to the whole program, and in a part it cannot be"
                     f" {getattr(inner, setting)}, where the program has {getattr(self, setting)}"
                 )
         names = (name,) if isinstance(name, str) else tuple(name)

@@ -315,9 +315,7 @@ class Rule:
         if self.product is None:
             return
         if self.role == ("*",) or not all(role in MULTIPLIED_ROLES for role in self.role):
-            raise FormatError(
-                f"product is said of {', '.join(MULTIPLIED_ROLES)}, in a rule with such a role, got {self}"
-            )
+            raise FormatError(f"product is for {', '.join(MULTIPLIED_ROLES)}, in a rule with such a role, got {self}")
         products = _patterns(self.product, "product")
         object.__setattr__(self, "product", tuple(choice(Product, name, "product of a rule") for name in products))
 
@@ -327,7 +325,7 @@ class Rule:
         roles = (Role.WEIGHTS, Role.ACTIVATIONS)
         if self.role == ("*",) or not all(role in roles for role in self.role) or self.product is not None:
             raise FormatError(
-                f"backward is said of {' and '.join(roles)}, in a rule with such a role and without product, got {self}"
+                f"backward is for {' and '.join(roles)}, in a rule with such a role and without product, got {self}"
             )
         object.__setattr__(self, "backward", choice(Backward, self.backward, "backward of a rule"))
 
@@ -339,7 +337,7 @@ class Rule:
             size = int(size)
             object.__setattr__(self, "hadamard", size)
         if self.product is None or len(self.product) != 1:
-            raise FormatError(f"hadamard is said of one product, in a rule with that product, got {self}")
+            raise FormatError(f"hadamard is for one product, in a rule with that product, got {self}")
         if not isinstance(size, int) or isinstance(size, bool) or size < 2 or size & (size - 1):
             raise FormatError(f"hadamard of a rule must be a power of two from 2, got {size!r}")
 

@@ -180,7 +180,7 @@ class Presence:
             self.warned_of_generators = True
             warnings.warn(
                 f"the generator {code.co_name} ({code.co_filename}:{code.co_firstlineno}) is suspended inside"
-                f" {self._mode!r}: until it goes on, its caller computes without this simulation. A generator that"
+                f" {self._mode!r}: until it continues, its caller computes without this simulation. A generator that"
                 " enters one for its caller is made with contextlib.contextmanager.",
                 SimulationWarning,
                 stacklevel=4,

@@ -75,7 +75,7 @@ def warn_once(text: str, about: object = None) -> None:
     is_new, is_agent = (*place, about) not in _warned, module.startswith("roundoff.")  # an agent of this package
     if is_new and not is_agent and not _is_called_by_pytorch():
         _warned.add((*place, about))
-        warnings.warn(f"{text} (said once for each line)", SimulationWarning, stacklevel=level)
+        warnings.warn(f"{text} (shown once for each line)", SimulationWarning, stacklevel=level)
 
 
 def _is_called_by_pytorch() -> bool:

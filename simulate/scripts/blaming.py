@@ -106,7 +106,7 @@ class _ScriptTrials(Trials):
                 passed, message = False, f"{message}, but {outcome.lost}"
             return Trial(passed, message, outcome.units)
         if status is None:
-            message = f"not at its end after {self._limit:.0f} s"
+            message = f"not finished after {self._limit:.0f} s"
         elif status:
             message = f"exit status {status} ({(output.strip().splitlines() or ['no message'])[-1]})"
         else:

@@ -88,7 +88,7 @@ class ShadowReport:
         amplified = self.by_amplification()
         amplified = amplified[amplified["amplified"] > 2]
         if len(amplified):
-            lines += ["where error given is amplified:", amplified[[*_SHOWN, "amplified"]]]
+            lines += ["where incoming error is amplified:", amplified[[*_SHOWN, "amplified"]]]
         lines += [f"not followed: {name}: {reason}" for name, reason in sorted(self.unfollowed.items())]
         if self.unseen:
             lines.append(f"{self.unseen} numbers were changed outside of the simulation; their twins started again")

@@ -185,7 +185,7 @@ class Shadow(Watcher):
         elif draws_random(operation, args, kwargs):
             wide = self._dropout(operation, args, result)
             if wide is None:
-                reason = "draws random numbers; the twin is what was drawn"
+                reason = "draws random numbers; the twin is the drawn tensor"
                 self._unfollowed.setdefault(rerun_needs(operation).name, reason)
         elif not token.ahead:  # otherwise it has failed before, and the reason is stored
             wide = self._run(operation, args, kwargs, None if operands(operation, args, kwargs) else results[0])

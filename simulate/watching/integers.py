@@ -143,8 +143,8 @@ class Integers:
                 sources = _float_tensors([args[i] for i in _CONVERTING[name] if i < len(args)])
                 if any(self._marks.of(x) & Mark.CHANGED or self._lacks_neighbours(x, fmt) for x in sources):
                     warn_once(
-                        f"numbers that rounding to {fmt} has changed become integers here ({name}), as sizes, indices"
-                        " and ranks do: without rounding they may be others; compute them in `with roundoff.exact():`"
+                        f"values changed by rounding to {fmt} become integers here ({name}), such as sizes, indices or"
+                        " ranks, which may differ without rounding; compute them in `with roundoff.exact():`"
                     )
             return kernel(*args, **kwargs)
 
@@ -154,9 +154,9 @@ class Integers:
         def turn(x: torch.Tensor, *rest: Any, **kwargs: Any) -> Any:
             if self._marks.of(x) & Mark.ANGLES:
                 warn_once(
-                    f"angles are taken here ({name}) of positions that {fmt} cannot tell apart, so that neighbours have"
-                    " one angle: compute them in `with roundoff.exact():`, or leave the float32 of a bfloat16 program"
-                    " alone with islands='exact'"
+                    f"angles are computed here ({name}) from positions that {fmt} cannot distinguish, so that"
+                    " neighbours get the same angle: compute them in `with roundoff.exact():`, or keep the float32 of a"
+                    " bfloat16 program exact with islands='exact'"
                 )
             return kernel(x, *rest, **kwargs)
 
@@ -207,8 +207,8 @@ def warn_if_absorbed(before: torch.Tensor, args: Sequence[Any], result: torch.Te
     if stopped.any():
         number = before[stopped].flatten()[0].item()
         warn_once(
-            f"{number:.9g} stays {number:.9g} when {args[1]} is added to it or taken away, in {fmt}: if it counts"
-            " something, it has stopped; keep it in an integer, or count in `with roundoff.exact():`"
+            f"{number:.9g} stays {number:.9g} when {args[1]} is added or subtracted, in {fmt}: if it is a counter, it"
+            " has stopped; keep it in an integer, or count in `with roundoff.exact():`"
         )
 
 

@@ -140,7 +140,7 @@ def reading(operation: OpOverload, changes: ChangedMeasures) -> Callable[[torch.
         if change is not None:
             warn_once(
                 f"the number {number:.6g}, {change.cause}, is read inside a simulation: losses, metrics and averages"
-                " of them are rounded like all results; compute what you report in `with roundoff.exact():`, or"
+                " of them are rounded like all results; compute reported values in `with roundoff.exact():`, or"
                 " outside",
                 "reading",
             )

@@ -148,7 +148,7 @@ class Report:
             lines.append(str(self.birth))
         if self.given:
             places = "; ".join(f"{birth.what} in {birth.operation} at {birth.line}" for birth in self.given)
-            lines.append(f"not finite as the program gave it: {places}")
+            lines.append(f"not finite as passed in by the program: {places}")
         if total["unrounded"]:
             lines.append(
                 f"{total['unrounded']} integers that {self.format} does not represent were left unrounded;"

@@ -39,7 +39,7 @@ def test_foreign_checkpoints_are_refused(tmp_path):
     path = tmp_path / "c.pt"
     for content in ([1, 2], {"state": {}}, {"version": 1, "state": 3}):
         torch.save(content, path)
-        with pytest.raises(FileError, match="no checkpoint of a run"):
+        with pytest.raises(FileError, match="not a checkpoint of a run"):
             checkpoint.load(path)
     torch.save({"version": 99, "state": {}}, path)
     with pytest.raises(FileError, match="has version 99"):

@@ -229,7 +229,7 @@ def test_what_actors_pull():
 
 def test_agents_of_other_libraries_are_not_counted():
     pytest.importorskip("stable_baselines3")
-    with pytest.raises(RunError, match="own alone"):
+    with pytest.raises(RunError, match="only for agents of roundoff"):
         count_updates(TrainConfig(algorithm="sb3:PPO", task="gym:CartPole-v1", steps=600))
 
 

@@ -62,5 +62,5 @@ def test_formats_with_shared_scales_are_for_operands_alone(fmt):
 
 
 def test_updates_in_other_formats_are_not_compiled_and_a_line_says_so():
-    assert reason_against(TrainConfig(format="posit16")) == "posit16 is no float format"
+    assert reason_against(TrainConfig(format="posit16")) == "posit16 is not a float format"
     assert reason_against(TrainConfig(format="e5m10")) is None

@@ -129,7 +129,7 @@ def test_what_no_agent_can_train_on_is_refused_when_the_config_is_read(task, mes
     ("task", "message"),
     [
         ("odd_environments:Unbounded-v0", "without bounds"),
-        ("odd_environments:Integers-v0", "of whole numbers"),
+        ("odd_environments:Integers-v0", "of integers"),
         ("odd_environments:Named-v0", "its observations are Dict"),
         ("odd_environments:Several-v0", r"its actions are MultiDiscrete.*one of several \(Discrete\)"),
         ("odd_environments:Endless-v0", "have no time limit"),

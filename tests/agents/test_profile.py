@@ -68,7 +68,7 @@ def test_the_table():
         "environment         3.00   30.0 %               1.500",
         "copies              1.00   10.0 %               0.500",
         "together           10.00  100.0 %               5.000",
-        "What limits this run is updates: 60 % of the time.",
+        "The limit of this run is updates: 60 % of the time.",
     ]
 
 
@@ -77,7 +77,7 @@ def test_what_limits_several_runs():
     both = Profile.of_all([one, Profile({"environment": 3.0, "actions": 3.0}, 50)])
     assert both == Profile({"updates": 4.0, "environment": 6.0, "actions": 3.0}, 150, None, 2)
     assert str(both).splitlines()[-1] == (
-        "Nothing alone limits these 2 runs; most goes to the environment: 46 % of the time."
+        "No single activity limits these 2 runs; most goes to the environment: 46 % of the time."
     )
     unknown = Profile.of_all([one, Profile({"updates": 1.0}, None)])  # by an earlier version
     assert unknown.agent_steps is None
@@ -90,7 +90,7 @@ def test_what_is_said_of_a_gpu():
 
     assert said(True, True, None).startswith("The GPU was waited for after each activity")
     assert said(True, False).startswith("The GPU was not waited for")
-    assert said(None).startswith("What limits")
+    assert said(None).startswith("The limit of")
 
 
 @pytest.mark.parametrize("seconds", [{}, {"updates": 0.0}])

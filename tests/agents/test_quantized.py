@@ -239,8 +239,8 @@ class TestRuns:
         ("keys", "why"),
         [
             ({"evaluate_in": "int8"}, "must be a list"),
-            ({"evaluate_in": ["int8", "int8"]}, "comes twice"),
-            ({"evaluate_in": ["fp16", "e5m10"]}, "comes twice"),
+            ({"evaluate_in": ["int8", "int8"]}, "is given twice"),
+            ({"evaluate_in": ["fp16", "e5m10"]}, "is given twice"),
             ({"evaluate_in": ["int8_ax1"]}, "_ax0"),
             ({"evaluate_in": ["e11m40"]}, "does not fit in torch.float32"),
             ({"evaluate_in": ["int8"], "native": True, "format": "fp16"}, "native: true runs without"),

@@ -248,7 +248,7 @@ def test_equal_selections_are_equal(fixes, parsed):
             {"fixes": ["all", "stochastic_compensation", "stochastic_compensation_of_weights"]},
             'is part of "stochastic_compensation", which is named, too',
         ),
-        ({"fixes": ["all", "hadam"]}, "comes twice"),
+        ({"fixes": ["all", "hadam"]}, "is named twice"),
         ({"fixes": ["all", "stochastic_compensations"]}, "did you mean"),
         (
             {"fixes": ["all", "stochastic_compensation"], "format": "e5m10", "storage": {"targets": "e4m3"}},

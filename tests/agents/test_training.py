@@ -471,7 +471,7 @@ def test_an_incomplete_checkpoint_is_an_error(interrupted):
         else:
             damaged["seed_actions"] = 3
         checkpoint.save(path, damaged)
-        with pytest.raises(FileError, match="no complete checkpoint of this run"):
+        with pytest.raises(FileError, match="not a complete checkpoint of this run"):
             train(config(**HALF), interrupted)
 
 

@@ -170,8 +170,8 @@ def test_a_condition_whose_fp32_runs_are_open_is_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"width": "poster"}, "width 'poster': there is no such width"),
-        ({"types": ["gif"]}, "type 'gif': there is no such type"),
+        ({"width": "poster"}, "width 'poster': unknown width"),
+        ({"types": ["gif"]}, "type 'gif': unknown type"),
         ({"names": ["a", "b"]}, "2 names for 1 folders: give each folder one"),
     ],
 )

@@ -559,9 +559,9 @@ def test_sizes_of_pages(sweep):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"width": "a4"}, "width 'a4': there is no such width; allowed are screen, single, double"),
-        ({"types": ["gif"]}, "type 'gif': there is no such type; allowed are png, svg, pdf"),
-        ({"figures": ["pie"]}, "figure 'pie': there is no such figure; allowed are degradation, curves"),
+        ({"width": "a4"}, "width 'a4': unknown width; allowed are screen, single, double"),
+        ({"types": ["gif"]}, "type 'gif': unknown type; allowed are png, svg, pdf"),
+        ({"figures": ["pie"]}, "figure 'pie': unknown figure; allowed are degradation, curves"),
     ],
 )
 def test_other_sizes_formats_and_figures_are_refused(sweep, options, message):

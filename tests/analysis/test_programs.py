@@ -356,9 +356,7 @@ def test_tables_for_people(families):
         "\\begin{tabular}{lrrlrrl}\n\\toprule\nformat & runs & crashed & accuracy & 95 \\% interval"
     )
     assert "fp8\\_e4m3\\_imaginary & 3 & 0 & 0.675 $\\pm$ 0.005 &" in latex
-    with pytest.raises(
-        AnalysisError, match="kind of table 'docx': there is no such kind of table; allowed are md, tex"
-    ):
+    with pytest.raises(AnalysisError, match="kind of table 'docx': unknown kind of table; allowed are md, tex"):
         plot(families, tables=["docx"])
 
 

@@ -197,7 +197,7 @@ def test_the_folder_of_a_program_does_not_say_where_the_program_is(folder):
     write_sweep(root, [write_run(root, "fp32", 0, 0.5)])
     with pytest.raises(SweepError, match="name the sweep file"):
         runs_in(root)
-    with pytest.raises(SweepError, match="no folder of a sweep"):
+    with pytest.raises(SweepError, match="not the folder of a sweep"):
         runs_in(folder)
 
 

@@ -256,7 +256,7 @@ def test_a_damaged_checkpoint_is_named_and_its_run_can_be_begun_anew(undisturbed
     assert wait_for(fork_sweep(PLAN, tmp_path)) == 0
     reason = json.loads((found[0].parent / "failed.json").read_bytes())["reason"]
     assert str(found[0]) in reason
-    assert "delete the run's folder to start the run anew" in reason
+    assert "delete the run's folder to start the run again" in reason
     for path in sorted(found[0].parent.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     assert wait_for(fork_sweep(PLAN, tmp_path)) == 0

@@ -93,7 +93,7 @@ def test_damage_and_strangers_are_said(folder):
     assert status.runs[0].state == "failed"
     assert "delete it to repeat the run" in status.runs[0].reason
     assert len(status.warnings) == 2
-    with pytest.raises(SweepError, match=r"is no sweep's folder \(there is no sweep.json\)"):
+    with pytest.raises(SweepError, match=r"is not the folder of a sweep \(there is no sweep.json\)"):
         read_status(folder / "runs")
 
 

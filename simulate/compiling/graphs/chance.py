@@ -108,8 +108,8 @@ def drawn_before(graph: GraphModule, set_by: list[str]) -> tuple[list[RandomCall
     if drawing and set_by:
         raise FormatError(
             f"the step draws random numbers and sets the state of PyTorch's generator (torch.{set_by[0]}), as"
-            " torch.random.fork_rng and torch.utils.checkpoint do, too; a compiled step draws before it runs, and would"
-            " draw others. Draw outside, and pass numbers as arguments; a checkpoint around nothing random takes"
+            " torch.random.fork_rng and torch.utils.checkpoint also do; a compiled step draws before it runs, and would"
+            " draw other numbers. Draw outside, and pass them as arguments; a checkpoint around nothing random takes"
             " preserve_rng_state=False"
         )
     dependent = [node for node in drawing if _VALUE_FREE.isdisjoint((node.target, node.target.overloadpacket))]

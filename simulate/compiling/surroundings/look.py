@@ -84,7 +84,7 @@ class Surroundings:
         places = []
         for path, x in found.tensors:
             if x.requires_grad and not x.is_leaf:
-                raise FormatError(f"{path} is part of a graph of autograd, which a program cannot go on with")
+                raise FormatError(f"{path} is part of a graph of autograd, which a program cannot continue")
             if id(x) not in numbers:
                 numbers[id(x)] = len(tensors)
                 tensors.append(x)

@@ -18,7 +18,7 @@ from .found import Findings
 from .state import StepEffects, SurroundingsState, places_lock
 from .walk import HOW
 
-_NOT_AGAIN = "which a program would not do again in later calls; do it outside of the step"
+_NOT_AGAIN = "which a program would not repeat in later calls; do it outside of the step"
 
 
 class NewStateError(Exception):

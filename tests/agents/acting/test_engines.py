@@ -165,7 +165,7 @@ def test_a_message_of_int8_has_a_quarter_of_the_size():
 def test_what_is_no_message_is_refused():
     message = PackedPolicy.of(perceptron([3, 4, 2]), "int8").to_bytes()
     for damaged in (b"", b"hello", message[:-8], message + b"\0" * 8, message[:40], b"\x80" + message):
-        with pytest.raises(RunError, match="no packed policy"):
+        with pytest.raises(RunError, match="not a packed policy"):
             PackedPolicy.from_bytes(damaged)
     start = message.index(b"{")
     header = json.loads(message[start : message.index(b"}]") + 200].split(b"\0")[0].rpartition(b"}")[0] + b"}")

@@ -195,7 +195,7 @@ def test_the_run_waits_no_longer_than_a_limit(monkeypatch):
     stage.queue.clear()
     assert remote.wait() is None  # the run looks whether it is to stop
     monkeypatch.setattr(sampler_module, "_PATIENCE", 0.0)
-    with pytest.raises(RunError, match="no actor has answered for 0 seconds; the same command goes on"):
+    with pytest.raises(RunError, match="no actor has answered for 0 seconds; the same command continues"):
         remote.wait()
     with pytest.raises(RunError, match="no actor has answered"):
         remote.begin()

@@ -32,7 +32,7 @@ def test_weights_for_which_there_is_no_room_end_the_run_with_a_message():
         stage.publish(1, None)
     assert "Ray does not take the weights: Local disk is full" in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert "goes on from the last checkpoint" in str(caught.value)
+    assert "continues from the last checkpoint" in str(caught.value)
 
 
 def test_a_cluster_that_does_not_answer_is_named_at_once(monkeypatch):

@@ -386,7 +386,7 @@ def test_arguments_that_share_memory():
         (lambda: simulate("e5m6", observe=True), "observing"),
         (lambda: simulate("e5m6", accumulate="e5m6/8"), "accumulation"),
         (lambda: simulate(Policy("e5m6").with_rules(Rule(role="parameters", format="fp32"))), "parameters"),
-        (lambda: simulate(Policy.fp8("rowwise", "e5m6")), "what is multiplied, told apart while a program runs"),
+        (lambda: simulate(Policy.fp8("rowwise", "e5m6")), "operands of products, found only while a program runs"),
         (lambda: simulate("e5m6", scalars="rounded"), "scalars"),
         (lambda: simulate("e5m6", granularity="primitive"), "granularity"),
     ],

@@ -101,7 +101,7 @@ def test_the_library_s_fake_quantizer_gives_the_same_gradients():
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"role": "gradients"}, "backward is said of weights and activations"),
+        ({"role": "gradients"}, "backward is for weights and activations"),
         ({"role": "weights", "product": "output"}, "and without product"),
         ({"role": "weights", "backward": "never"}, "backward of a rule must be rounded, unrounded, got 'never'"),
     ],

@@ -331,7 +331,7 @@ def test_operands_are_rotated_both_or_not_at_all():
 
 @pytest.mark.parametrize("size", [12, True, 1])
 def test_mistakes_about_rotations_are_named(size):
-    with pytest.raises(FormatError, match="hadamard is said of one product"):
+    with pytest.raises(FormatError, match="hadamard is for one product"):
         Rule(role="gradients", format="nvfp4", hadamard=16)
     with pytest.raises(FormatError, match=f"a power of two from 2, got {size}"):
         Rule(role="gradients", product="grad-input", format="nvfp4", hadamard=size)

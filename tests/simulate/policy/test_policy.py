@@ -323,8 +323,8 @@ def test_the_audit_names_every_operation_and_its_treatment():
         ({"rules": [{"operation": 3, "format": "e5m10"}]}, "operation of a rule must be a pattern"),
         ({"rules": [{"role": "inputs", "scalars": "exact", "format": "e5m2"}]}, "sets their format, .*nothing else"),
         ({"rules": [{"role": "gradients", "rounding": "up"}]}, "sets their format, .*nothing else"),
-        ({"rules": [{"product": "output", "format": "e5m2"}]}, "product is said of weights, activations, gradients"),
-        ({"rules": [{"role": "inputs", "product": "output", "format": "e5m2"}]}, "product is said of weights"),
+        ({"rules": [{"product": "output", "format": "e5m2"}]}, "product is for weights, activations, gradients"),
+        ({"rules": [{"role": "inputs", "product": "output", "format": "e5m2"}]}, "product is for weights"),
         (
             {"rules": [{"role": "weights", "product": "grad", "format": "e5m2"}]},
             "product of a rule must be output, grad-input, grad-weight, got 'grad'",
@@ -471,7 +471,7 @@ def test_products_that_no_rule_about_products_names_are_named():
         return a[0] @ b[0], torch.bmm(a, b), torch.nn.functional.conv1d(a, b)
 
     simulation = simulate(Policy("e5m10").with_rules(rules))
-    said = pytest.warns(PolicyWarning, match="none that names bmm, convolution, which ran too; .*CONTRACTIONS")
+    said = pytest.warns(PolicyWarning, match="none names bmm, convolution, which also ran; .*CONTRACTIONS")
     with said, simulation:
         program()
     with simulation:

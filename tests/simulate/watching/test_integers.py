@@ -31,7 +31,7 @@ MADE = {
 @pytest.mark.parametrize("name", MADE)
 def test_integers_of_rounded_numbers_are_spoken_of(name):
     (text,) = told(MADE[name])
-    assert "numbers that rounding to e8m7 has changed become integers here" in text
+    assert "values changed by rounding to e8m7 become integers here" in text
     assert "roundoff.exact()" in text
 
 
@@ -53,7 +53,7 @@ SATURATED = {
 @each("fmt", SATURATED)
 def test_integers_of_saturated_and_large_values_are_spoken_of_in_every_family(fmt):
     texts = told(SATURATED[fmt], fmt)
-    assert any(f"numbers that rounding to {roundoff.Format.parse(fmt)} has changed become integers" in x for x in texts)
+    assert any(f"values changed by rounding to {roundoff.Format.parse(fmt)} become integers" in x for x in texts)
 
 
 def mac(x, y):
@@ -158,7 +158,7 @@ def test_angles_of_positions_that_the_format_cannot_tell_apart_are_spoken_of(ang
     frequencies = 10000.0 ** -(torch.arange(4) / 4)
     (text,) = told(lambda: angles(torch.arange(1000, 1003).float(), frequencies))
     assert text.startswith("angles are taken here (")
-    assert "positions that e8m7 cannot tell apart" in text
+    assert "positions that e8m7 cannot distinguish" in text
 
 
 MANY_ANGLES = {
