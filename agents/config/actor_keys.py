@@ -37,7 +37,7 @@ class ActorKeys(BaseModel):
     )
     engine: Literal["simulated", "onnxruntime"] = key(
         "simulated",
-        "The engine that computes actions: `simulated`, any format to its bits; `onnxruntime`, int8, int8_ax0 or fp32, fast.",
+        "The engine of actors: `simulated`, any format to its bits; `onnxruntime`, int8, int8_ax0 or fp32, fast.",
     )
     pull_every: Positive = key(1000, "Steps of an actor after which it takes the newest weights.")
     samples_per_insert: PositiveFloat | None = key(
