@@ -244,7 +244,7 @@ Gradient = Literal["straight-through", "clipped"]
 
 
 class _Round(torch.autograd.Function):
-    """Rounds in the forward pass; passes gradients on in the backward pass, all or those of elements within bounds."""
+    """Rounds in the forward pass; passes all gradients on in the backward pass, or only of elements within bounds."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, rounded: torch.Tensor, bounds: Bounds | None) -> Any:

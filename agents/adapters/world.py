@@ -66,9 +66,7 @@ class World(gymnasium.Wrapper[Any, Any, Any, Any]):
                 if terminated or truncated:
                     break
         if not np.isfinite(total):
-            raise RunError(
-                f"the environment returned the reward {total}; this is an error of the environment, not of the agent"
-            )
+            raise RunError(f"the environment returned the reward {total}, which is its own error")
         self._after(total, bool(terminated or truncated))
         return self._checked(observation), total, bool(terminated), bool(truncated), info
 
@@ -76,9 +74,7 @@ class World(gymnasium.Wrapper[Any, Any, Any, Any]):
         if not self._real:
             return observation
         if not np.isfinite(observation).all():
-            raise RunError(
-                "the environment returned an observation that is not finite; this is an error of the environment"
-            )
+            raise RunError("the environment returned an observation that is not finite, which is its own error")
         return np.asarray(observation, np.float32)
 
 

@@ -140,9 +140,7 @@ class GymnasiumEnvironment(SeededEpisodes):
             if terminated or truncated:
                 break
         if not np.isfinite(total):
-            raise RunError(
-                f"{self.task} returned the reward {total}; this is an error of the environment, not of the agent"
-            )
+            raise RunError(f"{self.task} returned the reward {total}, which is its own error")
         return Transition(self._flatten(observation), total, float(not terminated), bool(terminated or truncated))
 
     def _call(self, method: Any, *arguments: Any, **options: Any) -> Any:

@@ -64,7 +64,7 @@ def blocks_in(shape: Sequence[int], axis: int, block: int, *, square: bool = Fal
 
 
 def neighbour(axis: int, dimensions: int) -> int:
-    """The axis that squares lie along besides ``axis``: the other one of a matrix, in a batch of matrices too.
+    """The second axis of squares that extend along ``axis``: the other axis of a matrix, also in a batch of matrices.
 
     For a weight of a convolution, (outputs, inputs, ...), the axes of outputs and inputs belong together.
     """

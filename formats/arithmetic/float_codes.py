@@ -63,7 +63,7 @@ def _computed_codes(fmt: FloatLayout, x: torch.Tensor) -> torch.Tensor:
     magnitude = bits & torch.iinfo(bits.dtype).max
     code = (magnitude >> (stored - m)) - ((bias - fmt.exponent_bias) << m)
     if fmt.subnormals:
-        # Subnormal numbers of the carrier have the exponent field of 1; those of the format are whole quanta.
+        # Subnormal numbers of the carrier have the exponent field of 1; the format's are integer numbers of quanta.
         field = (magnitude >> stored).clamp(min=1)
         significand = magnitude - ((field - 1) << stored)
         quanta = significand >> (bias + stored + fmt.emin - m - field).clamp(0, torch.iinfo(bits.dtype).bits - 1)
@@ -97,7 +97,7 @@ def _computed_patterns(fmt: FloatLayout, codes: torch.Tensor, dtype: torch.dtype
     negative = (codes & _sign_bit(magnitude_bits)) != 0 if fmt.signed else torch.zeros_like(codes, dtype=torch.bool)
     magnitude = codes & ((1 << magnitude_bits) - 1)
     fraction = magnitude & ((1 << m) - 1)
-    # Fields beyond the largest number may be beyond the carrier's; they stand for no number.
+    # Fields above the largest number represent no number, and may exceed the carrier's fields.
     is_number = magnitude <= fmt.largest_code
     normal = where(is_number, magnitude, 0) + ((bias - fmt.exponent_bias) << m) << (stored - m)
     value = where(magnitude >> m == 0, _subnormal(fmt, fraction, dtype), normal)
@@ -106,7 +106,7 @@ def _computed_patterns(fmt: FloatLayout, codes: torch.Tensor, dtype: torch.dtype
         is_number |= magnitude == infinity_code(fmt)
     if fmt.signed and not fmt.has_negative_zero:
         is_number &= ~(negative & (magnitude == 0))
-    # Without subnormals there are codes of zero beside 0, which have a sign only if zero has.
+    # Without subnormals zero has further codes, which have a sign only if zero has.
     negative = negative & ((value != 0) | fmt.has_negative_zero)
     value = where(negative, value | torch.iinfo(codes.dtype).min, value)
     return where(is_number, value, _quiet(dtype))
@@ -117,7 +117,7 @@ def _subnormal(fmt: FloatLayout, fraction: torch.Tensor, dtype: torch.dtype) -> 
     if not fmt.subnormals:
         return torch.zeros_like(fraction)
     stored, lowest = STORED_BITS[dtype], fmt.emin - fmt.significand_bits
-    # A whole number is normal in the carrier; of one that is subnormal there the quanta are the pattern.
+    # An integer is normal in the carrier. If the scaled number is subnormal, the number of quanta is its pattern.
     scaled = fraction.to(dtype).view(fraction.dtype) + (lowest << stored)
     up = lowest + LARGEST_EXPONENT[dtype] + stored - 1
     tiny = fraction << min(max(up, 0), torch.iinfo(fraction.dtype).bits - 1)

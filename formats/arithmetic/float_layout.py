@@ -26,7 +26,7 @@ class Flush(StrEnum):
     and 4.9.1.5, where tininess is judged after rounding)"""
     DAZ = "daz"
     """Denormals are zero: when they come in. What lies below the smallest normal number before it is rounded becomes
-    zero. (x86's MXCSR.DAZ, 10.2.3.4; Arm's FPCR.FZ, which treats results so, too)"""
+    zero. (x86's MXCSR.DAZ, 10.2.3.4; Arm's FPCR.FZ, which also treats results in this way)"""
 
 
 class Specials(StrEnum):
@@ -74,7 +74,7 @@ class FloatLayout:
             object.__setattr__(self, "subnormals", False)
         if not self.signed and self.specials not in (Specials.FNUZ, Specials.P3109):
             raise FormatError(f"only fnuz and p3109 floats can be unsigned, not {str(self.specials)!r} ones")
-        # What equals the default is stored as None, so that one format has one form.
+        # A bias or policy that equals the default is stored as None, so that equal formats have equal fields.
         if self.bias == self._default_bias:
             object.__setattr__(self, "bias", None)
         self._check_range()

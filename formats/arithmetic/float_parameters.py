@@ -37,9 +37,9 @@ class FloatParameters(NamedTuple):
     over_positive: int
     """The result for a positive value beyond the largest."""
     over_negative: int
-    """The magnitude of what stands for a negative one."""
+    """The magnitude of the result for a negative value beyond the largest."""
     infinite: int
-    """The magnitude of what stands for an infinity."""
+    """The magnitude of the result for an infinity."""
     zero_sign: int
     """All ones if the format has a negative zero, else 0."""
     flip: int

@@ -31,7 +31,7 @@ class TailRule(NamedTuple):
     parity: int
     """1 if ``odd`` is added to the addend."""
     sticky: int
-    """1 if what is lost beyond W bits must be jammed into the last bit of the fraction; 0 for stochastic."""
+    """1 if bits beyond W must be jammed into the last bit of the fraction; 0 for stochastic."""
 
 
 @cache

@@ -21,7 +21,7 @@ _SPREAD, _FIRST, _SECOND = 0x1E3779B9, 0x21F0AAAD, 0x735A2D97
 _MASK = 0xFFFFFFFF
 _MASK64 = (1 << 64) - 1
 CHUNK = 1 << 32
-"""Element indices repeat after so many elements: the next chunk gets other keys."""
+"""The number of elements in a chunk; the next chunk has the same indices and other keys."""
 
 # The random bits per element of a caller's integer tensor. Of wider types the lowest 32 bits are used.
 _WORD_WIDTHS = {torch.uint8: 8, torch.uint16: 16, torch.int32: 32, torch.uint32: 32, torch.int64: 32}

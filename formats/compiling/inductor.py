@@ -70,7 +70,7 @@ def _by_addition(x: Any, number: Any, dtype: torch.dtype) -> Any:
     pushes = ops.mul(ops.to_dtype_bitcast(binade, dtype, integer), factor)
     rounded = ops.mul(ops.mul(ops.sub(ops.add(x, pushes), pushes), up), down)
     sign = ops.bitwise_and(bits, ops.constant(SIGN[dtype], integer))
-    # What is not zero has its sign.
+    # Numbers other than zero already have their sign.
     result = ops.bitwise_or(ops.to_dtype_bitcast(rounded, integer, dtype), sign)
     return ops.to_dtype_bitcast(result, dtype, integer)
 

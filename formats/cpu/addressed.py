@@ -37,7 +37,7 @@ class Calling(IntEnum):
     WHOLE = 14
     """Arguments: the number of elements, and the data from which their common scale follows."""
     SQUARES = 15
-    """Another loop rounds each square of matrices where it stands."""
+    """Another loop rounds each square of matrices in its place."""
 
 
 class Numbers(ctypes.Structure):

@@ -49,7 +49,7 @@ def _content_parts(value: Any, visited: set[int]) -> Iterator[str]:
             yield from _content_parts(cell.cell_contents, visited)
     elif isinstance(value, CodeType):
         yield value.co_code.hex()
-        yield " ".join(value.co_names)  # which the code knows by their numbers alone: types.int32, types.int64
+        yield " ".join(value.co_names)  # The code only has their indices: types.int32 and types.int64 look the same.
         for constant in value.co_consts:
             yield from _content_parts(constant, visited)
     elif isinstance(value, (type, ModuleType)):

@@ -62,7 +62,7 @@ class FloatLoop:
 
 def nearest(parameters: FloatParameters, dtype: torch.dtype) -> FloatLoop:
     """Rounding to nearest-even in one format and carrier, in the cheapest way that can."""
-    if parameters.infinite != parameters.over_positive:  # the ways to nearest treat infinity as what is too large
+    if parameters.infinite != parameters.over_positive:  # The ways to nearest treat infinity as an overflow.
         return FloatLoop(_packed(parameters, dtype), dtype, floats_by_mode.fixed)
     loop = specialised(floats_nearest.nearest, dtype, **cheapest(parameters, dtype)._asdict())
     return FloatLoop(parameters.packed(dtype), dtype, loop)

@@ -131,7 +131,7 @@ def in_usual_state(body: Any, error_model: str, *, in_place: bool = False) -> An
     passed = ", ".join("source" if in_place and name == "target" else name for name in names)
     call = f"    state = _enter()\n{pins}    body({passed})\n    _leave(state)\n"
     source = f"def wrapped({', '.join(names)}):\n{call}"
-    # numba keeps machine code on disk beside the file that a function is from.
+    # Numba's own cache stores machine code next to the source file of a function.
     code = compile(source, body.__code__.co_filename, "exec").co_consts[0]
     scope = {
         "_enter": _enter,

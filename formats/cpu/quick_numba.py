@@ -27,7 +27,7 @@ from roundoff.locks import known
 known(global_compiler_lock._lock)  # noqa: SLF001  whoever compiles a loop takes it, and no fork knows it
 
 _CHECKED = "0.68."
-"""The versions of numba whose machine code was compared; the functions that are replaced are not public."""
+"""The numba versions with compared machine code; the functions that are replaced are not public."""
 
 
 @contextmanager

@@ -73,7 +73,7 @@ MAGNITUDE: Any = ByWidth(uint32((1 << 31) - 1), uint64((1 << 63) - 1))
 FRACTION: Any = ByWidth(uint32((1 << 23) - 1), uint64((1 << 52) - 1))
 """The bits of the significand that are stored."""
 INFINITE: Any = ByWidth(uint32(0xFF << 23), uint64(0x7FF << 52))
-"""The bits of infinity, which are those of the exponent."""
+"""The bits of infinity: all bits of the exponent."""
 ABOVE_WORD: Any = ByWidth(uint32(0), uint64(32))
 """Left shift that brings a random word of 32 bits to the top."""
 
@@ -83,8 +83,8 @@ def specialised(function: Any, dtype: torch.dtype, **parts: Any) -> Any:
     """A loop or a numba function with the meanings for one carrier; the same object each time.
 
     Args:
-        function: a Python function that numba can compile, without closure, or what ``njit`` made of one. What it
-            calls is specialised too. A function without names of this kind is returned as it is.
+        function: a Python function that numba can compile, without closure, or the result of ``njit``. Functions that
+            it calls are also specialised. A function without names of this kind is returned unchanged.
         dtype: float32 or float64, the carrier.
         parts: the values of :class:`KernelPart` names, here and in called functions; functions are specialised.
 

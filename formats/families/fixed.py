@@ -19,7 +19,7 @@ from ..cpu.addressed import Addressed
 from ..cpu.numbers.grids import addressed_grid, round_channels, round_wrapping
 
 WIDTHS = range(53)
-_MOST_BITS = 52  # integer and fraction bits together: what float64 holds with every step exact
+_MOST_BITS = 52  # Integer and fraction bits together: every number and every step is exact in float64.
 
 # Products of two numbers have twice the bits and must be exact in the carrier, so that they are rounded once.
 _LARGEST_IN_FLOAT32 = 12

@@ -243,7 +243,7 @@ def _from_widths(match: re.Match[str]) -> dict[str, Any]:
 
 
 def _from_p3109(match: re.Match[str]) -> dict[str, Any]:
-    """Reads a name of IEEE P3109, binaryKpP: K bits with precision P; the finite domain is that of fnuz."""
+    """Reads a name of IEEE P3109, binaryKpP: K bits with precision P; a finite domain has the specials of fnuz."""
     width, precision, domain = int(match[1]), int(match[2]), match[3] or "se"
     signed = domain[0] == "s"
     if not 1 <= precision <= width - signed:

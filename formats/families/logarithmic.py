@@ -33,7 +33,7 @@ WIDTHS = range(3, 23)
 FRACTION_BITS = range(13)
 _MOST_EXPONENT_BITS = 9  # magnitudes from 2^-512 to 2^512: well within float64
 _MOST_EXPONENT_BITS_IN_FLOAT32 = 6  # Magnitudes from 2^-64 to 2^64 are normal in float32.
-_DIGITS = 50  # so many digits settle every rounding to 53 bits: the powers are irrational
+_DIGITS = 50  # Enough to decide every rounding to 53 bits: the powers are irrational.
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ class NVFP4Format(ScaledByData):
         return joined_squares(blocks, like, axis, self.block) if self.square else joined(blocks, like, axis)
 
     def _axes(self, axis: int, dimensions: int) -> tuple[int, ...]:
-        """The axes that blocks lie along, of a tensor with this number of dimensions."""
+        """The axes of blocks in a tensor with this number of dimensions."""
         return (neighbour(axis, dimensions), axis) if self.square else (axis,)
 
     def _scaled(self, codes: torch.Tensor, scales: torch.Tensor, tensor_scale: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,7 @@ _BIAS = 127
 _LARGEST, _NAN = 254, 255
 _INWARD = (Rounding.TOWARD_ZERO, Rounding.DOWN, Rounding.TO_ODD)
 
-_FIELD = 1023 - _BIAS  # what a code lacks to a float64's exponent field
+_FIELD = 1023 - _BIAS  # A float64's exponent field minus the code.
 _FRACTION = (1 << 52) - 1
 _INFINITY, _QUIET = 0x7FF << 52, 0xFFF << 51
 
@@ -81,7 +81,7 @@ class PowerOfTwoFormat(Family):
         return _LARGEST if options.rounding in _INWARD else infinite, infinite
 
     def _beyond_patterns(self, options: RoundingOptions) -> tuple[int, int]:
-        """Returns what :meth:`_beyond` does, as patterns of float64."""
+        """Returns the codes of :meth:`_beyond` as patterns of float64."""
         over, infinite = (_QUIET if code == _NAN else (code + _FIELD) << 52 for code in self._beyond(options))
         return over, infinite
 

@@ -13,9 +13,9 @@ from .places import offset_of, word_of
 key_of: Any = KernelPart()
 """number -> the integer by which minimum and maximum are found."""
 scale_of: Any = KernelPart()
-"""(lowest key, highest key, what the format is) -> what the numbers of a block share."""
+"""(lowest key, highest key, parameters of the format) -> the shared values of a block."""
 number_of: Any = KernelPart()
-"""(number, what the block shares, what the format is, random word) -> what it is rounded to; see :mod:`.scaled`."""
+"""(number, shared values of the block, parameters of the format, random word) -> the result; see :mod:`.scaled`."""
 
 
 def blocks(

@@ -10,7 +10,7 @@ from ..cpu.widths import KernelPart
 from .places import offset_of, word_of
 
 number_of: Any = KernelPart()
-"""(number, its place, what the format is, random word) -> what it is rounded to; see :mod:`.numbers`."""
+"""(number, its place, parameters of the format, random word) -> the rounded number; see :mod:`.numbers`."""
 
 
 def each(

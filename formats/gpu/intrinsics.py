@@ -9,7 +9,7 @@ import triton.language as tl
 
 from ..cpu import bits
 
-# ruff: noqa: D103  each is named as what it stands for
+# ruff: noqa: D103  each function has the name of numba's
 
 
 def uint32(x: Any) -> Any:

@@ -164,7 +164,7 @@ _IN_ORDER: _Layout = ((), (), ())
 
 
 def _common_layout(source: torch.Tensor, target: torch.Tensor) -> _Layout:
-    """Shape and strides of both, with as few dimensions as can be; none if both lie in row-major order."""
+    """Returns shape and strides of both with the fewest dimensions; no dimensions if both are in row-major order."""
     if source.is_contiguous() and target.is_contiguous():
         return _IN_ORDER
     sizes: list[tuple[int, int, int]] = []

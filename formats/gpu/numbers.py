@@ -145,7 +145,7 @@ def in_table(x: Any, index: Any, data: Any, word: Any) -> Any:
     """A number of a table."""
     settings, values, thresholds, count = data
     place = place_in(float64(x), thresholds, count[0] - 1)
-    return values[place] if x == x else x  # noqa: PLR0124  NaN stays what it is
+    return values[place] if x == x else x  # noqa: PLR0124  NaN keeps its payload
 
 
 def drawn_from_table(x: Any, index: Any, data: Any, word: Any) -> Any:

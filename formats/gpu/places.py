@@ -1,4 +1,4 @@
-"""The place of an element and the random word that it gets: what all kernels share, written for Triton."""
+"""The place of an element and its random word, for all kernels; written for Triton."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..cpu.addends import mix64
 FIXED, HASHED, GIVEN = range(3)
 """The sources of random words: none, a hash of the place, the caller."""
 NUMBERS = ("count", "length", "inner", "block", "base", "bits", "shape", "from_strides", "to_strides")
-"""Arguments of kernels of which no value is worth a program of its own."""
+"""Arguments of kernels that Triton must not specialise: no value deserves a separate program."""
 
 
 def offset_of(index: Any, shape: Any, strides: Any, DIMENSIONS: tl.constexpr) -> Any:

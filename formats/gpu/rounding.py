@@ -1,7 +1,7 @@
 """Rounding on a device, family by family: the choice of kernel, and its arguments.
 
 Every function rounds ``source`` into ``target``: float32 or float64 on a device, not empty, of one shape; ``target``
-may be ``source``. What a format is goes to the device once, and stays there.
+may be ``source``. The parameters of a format are copied to the device once, and stay there.
 """
 
 from __future__ import annotations

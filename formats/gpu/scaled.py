@@ -114,7 +114,7 @@ def nearest_in_table(x: Any, shared: Any, data: Any, word: Any) -> Any:
 
 
 def _neighbours(x: Any, scale: Any, values: Any, most: Any) -> Any:
-    """The place of each number, the numbers of the block below and above it, and whether it lies between two."""
+    """Returns each number's place, the block's numbers below and above it, and whether it is between two of them."""
     place = tl.full(x.shape, 0, tl.int64)
     for j in range(1, most + 1):  # Products are rounded, so that places come from comparisons with them.
         place += tl.where(x >= float64(values[j] * scale + real(0.0)), 1, 0)

@@ -37,8 +37,8 @@ def in_triton(function: Any, dtype: torch.dtype, *, interpreted: bool = False, *
     """A function as Triton's, with the meanings of names for one carrier; the same object each time.
 
     Args:
-        function: a Python function in the common part of numba's and Triton's languages, or what ``njit`` made of one;
-            or a kernel, written for Triton.
+        function: a Python function in the common part of numba's and Triton's languages, also after ``njit``; or a
+            kernel, written for Triton.
         dtype: float32 or float64, the carrier.
         interpreted: whether it shall be run by Triton's interpreter, on tensors in the CPU's memory.
         parts: the values of :class:`~roundoff.formats.cpu.widths.KernelPart` names, here and in called functions.
@@ -149,7 +149,7 @@ class _Rewriter(ast.NodeTransformer):
         return ast.Call(ast.parse("tl.where", mode="eval").body, [chosen.test, chosen.body, chosen.orelse], [])
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
-        # Tensors have no ``and`` and ``or``. A constant decides alone, or not at all.
+        # Tensors have no ``and`` and ``or``. A constant either decides the result or can be left out.
         operator, deciding = (ast.BitAnd(), False) if isinstance(node.op, ast.And) else (ast.BitOr(), True)
         parts = [self.visit(value) for value in node.values]
         if any(isinstance(part, ast.Constant) and part.value is deciding for part in parts):

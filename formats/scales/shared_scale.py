@@ -1,4 +1,4 @@
-"""Scales from the data, and blocks that share a power of two: what OCP MX and classic block floating point are."""
+"""Scales from the data, and blocks that share a power of two: OCP MX and classic block floating point."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ..cpu.scaled.blocks_nearest import BlockSettings, addressed_blocks, block_s
 
 BLOCKS = range(1, (1 << 20) + 1)
 ROW = (1 << 63) - 1
-"""A block as long as the axis it lies along."""
+"""A block as long as its axis."""
 AXES = range(-8, 8)
 BLOCK_SUFFIX = Suffix("_bBLOCK", "block", r"b(\d{1,9})", int)
 RULE_SUFFIX = Suffix("_floor, _ceil, _even, _rceil", "scale_rule", f"({'|'.join(ScaleRule)})", ScaleRule)
@@ -145,7 +145,7 @@ class SharedScaleFormat(ScaledByData):
     """
 
     def bounds(self, dtype: torch.dtype) -> None:  # noqa: ARG002
-        """Returns None: the data decide the scales, and they the range."""
+        """Returns None: the data decide the scales, and the scales decide the range."""
         return
 
     def _values(self) -> torch.Tensor:
@@ -199,9 +199,9 @@ class SharedScaleFormat(ScaledByData):
         """
         axis = check_axis(self, self.axis, x)
         bits = float64_bits(x)
-        # In float64, which has room for what ends beyond float32.
+        # In float64, since results may be beyond float32.
         numbers = self.rounded(bits.view(torch.float64), options.rounding, options.policy, options.random)
-        # The largest magnitude is the largest pattern without the sign; NaN lies beyond infinity.
+        # The largest magnitude has the largest pattern without the sign; NaN is above infinity.
         top = (cut(bits, axis, self.block) & _MAGNITUDE).amax(-1, keepdim=True)
         shared = (((top + self._addend) >> 52) - 1023 - self.element.emax).clamp(-_SCALE_BIAS, _SCALE_BIAS)
         scale = where(top < _INFINITY, shared + _SCALE_BIAS, _NAN_SCALE)
@@ -222,7 +222,7 @@ class SharedScaleFormat(ScaledByData):
         return Blocks(joined(codes, x, axis).to(code_dtype(self.bits)), scales.to(torch.uint8))
 
     def _decoded(self, blocks: Blocks, dtype: torch.dtype | None) -> torch.Tensor:
-        """Decodes what :meth:`encode` gives, or codes from elsewhere.
+        """Decodes results of :meth:`encode`, or codes from other sources.
 
         Codes of infinity and NaN in float elements are understood, and torch's own types of floats, such as
         ``torch.float8_e8m0fnu`` for the scales. Refused if there is not one scale for each block.

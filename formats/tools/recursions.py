@@ -101,7 +101,7 @@ def _inwards(format: FloatFormat, gain: Fraction, y: Fraction, x: Fraction) -> t
     """Finds where x > 0 stops on its way down to y, which may be negative; None if it passes 0 on the way."""
     e = _binade(format, x)
     if x == Fraction(2) ** e and e > format.emin:
-        e -= 1  # the gap below a power of two is that of the lower binade
+        e -= 1  # The gap below a power of two belongs to the lower binade.
     while True:
         gap, begin = _gap(format, e), Fraction(2) ** e if e > format.emin else Fraction(0)
         top = min(x, Fraction(2) ** (e + 1))

@@ -20,7 +20,7 @@ from ..base.names import ALIASES, FAMILIES, family_of, mistaken
 _HEAD = ("format", "also called", "bits", "largest", "smallest normal", "smallest", "eps", "simulated in")
 _NUMBERS = {"largest": "max", "smallest_normal": "smallest_normal", "smallest": "smallest", "eps": "eps"}
 _FEW = 64
-"""Formats with at most so many numbers have them listed one by one."""
+"""The largest number of values that a description lists one by one."""
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Iterable[int]) -> str:

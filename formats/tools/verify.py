@@ -29,7 +29,7 @@ _SEED = 20210
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison: of what, over how many cases, and how many differed."""
+    """One comparison, with its number of cases and of differences."""
 
     format: str
     what: str
@@ -140,7 +140,7 @@ def _verify_other(fmt: Format, place: torch.device, quick: bool) -> Iterator[Che
     with suppress(FormatError):  # a format without codes
         again = fmt.decode(fmt.encode(x.to(place)), fmt.carrier)
         yield _compare(fmt, f"codes of random patterns, {fmt.carrier}, there and back", x, again, other)
-    numbers = listed(fmt) if fmt.elementwise else None  # where a scale is shared, a number alone is another
+    numbers = listed(fmt) if fmt.elementwise else None  # With a shared scale, a single number has another scale.
     if numbers is not None:
         numbers = numbers.to(fmt.carrier)
         yield _compare(fmt, "all numbers round to themselves", numbers, round(numbers.to(place), fmt), numbers)

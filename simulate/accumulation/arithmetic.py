@@ -89,7 +89,7 @@ Steps = SumLoop | TensorSteps
 
 
 def _native(*tensors: torch.Tensor) -> bool:
-    """Whether the compiled loops can do it."""
+    """Whether the compiled loops can read the tensors."""
     return all(map(in_memory, tensors))
 
 
@@ -110,7 +110,7 @@ def gapless(x: torch.Tensor) -> torch.Tensor:
 
 
 class ShapesUnfitError(Exception):
-    """The operands have shapes that the operation does not take; torch's own operation knows what to say."""
+    """The operation does not take operands of such shapes; PyTorch's own operation raises the error."""
 
 
 class RoundedSums:

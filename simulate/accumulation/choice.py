@@ -123,7 +123,7 @@ def choose(
         product: the format of products; None: they are exact.
         total: the format of sums.
         dtype: dtype of the operands.
-        products: what their products are like.
+        products: the kind of their products.
         compensated: whether to sum by Kahan's way.
     """
     floats = [fmt for fmt in (product, total) if isinstance(fmt, FloatFormat)]  # in fixed point float64 is used

@@ -70,7 +70,7 @@ def _correlate(
 ) -> torch.Tensor:  # fmt: skip
     """The plain convolution of a padded input: sums over channel, then kernel position, row-major.
 
-    ``outputs`` tells how many to compute, if fewer than fit.
+    ``outputs`` is the number of positions to compute in each dimension, if fewer than all.
     """
     kernel = weight.shape[2:]
     rank = len(kernel)
@@ -160,7 +160,7 @@ def backward(
     padding: Sequence[int],
     dilation: Sequence[int],
     transposed: bool,
-    output_padding: Sequence[int],  # noqa: ARG001  told by the shapes
+    output_padding: Sequence[int],  # noqa: ARG001  follows from the shapes
     groups: int,
     output_mask: Sequence[bool],
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
@@ -174,7 +174,7 @@ def backward(
             padded = _padded(grad_output, padding, padding)
             for_input = _correlate(arithmetic, padded, weight, stride, dilation, groups, input.shape[2:])
         else:
-            # What the strides leave over of the input gets gradient 0, as a transposed convolution's output padding.
+            # Input beyond the last window gets gradient 0, like the output padding of a transposed convolution.
             reach = [
                 (size - 1) * step - 2 * pad + gap * (taps - 1) + 1
                 for size, step, pad, gap, taps in zip(

@@ -8,7 +8,7 @@ from ...formats import FixedFormat, FloatFormat, Format, FormatError, Overflow
 from ...formats.families.floats import FP64
 
 QUIRE = "quire"
-"""The name of the accumulator that rounds nothing. The word exact is for what a simulation leaves unrounded."""
+"""The name of the accumulator that rounds nothing. ``exact`` refers to operations that a simulation does not round."""
 
 AccumulatorFormat = FloatFormat | FixedFormat
 
@@ -96,7 +96,7 @@ class Accumulation:
     def __str__(self) -> str:
         """The canonical text, such as ``e5m10``, ``e5m10/32``, ``e5m10*e4m3`` (format*product), ``e8m23+kahan``.
 
-        That which rounds nothing is ``quire``.
+        The accumulator that rounds nothing is ``quire``.
         """
         product = "" if self.product is None else f"*{self.product}"
         every = "" if self.every == 1 else f"/{self.every}"

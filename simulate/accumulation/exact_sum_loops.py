@@ -70,7 +70,7 @@ def _normalised(limbs: Any, first: Any, last: Any) -> Any:
         limbs[i] = value & int64(_LOW)
         carry = value >> int64(32)
     negative = carry < int64(0)
-    if negative:  # what is left is the complement of the magnitude
+    if negative:  # The digits are the complement of the magnitude.
         carry = int64(1)
         for i in range(first, end):
             value = (limbs[i] ^ int64(_LOW)) + carry

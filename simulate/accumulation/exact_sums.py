@@ -19,7 +19,7 @@ from ..rounded_once.carrier_rounding import CarrierRounding
 from .arithmetic import ShapesUnfitError
 from .exact_sum_loops import LIMBS, dot_products
 
-_WORK = 64  # a summand takes as long as so many elements of other loops
+_WORK = 64  # The time of a summand, in elements of other loops.
 
 
 @final

@@ -14,7 +14,7 @@ from .arithmetic import ShapesUnfitError
 from .fused_loops import NOTHING, fused_products
 from .fused_sum import FusedSum
 
-_WORK = 8  # a product takes as long as so many elements of other loops
+_WORK = 8  # The time of a product, in elements of other loops.
 _CLOSE = 2.0**-22  # an element times a scale is rounded to float32
 _E4M3 = FloatFormat(4, 3, Specials.FN, overflow=Overflow.SATURATE)
 _GROUPS = ((0, 0), (1, 0), (1, 128), (128, 128), (1, 32))
@@ -238,7 +238,7 @@ def _divided(x: torch.Tensor, fmt: FloatFormat, group: tuple[int, int], unit: Fu
     if of_blocks:  # the scale of the OCP's MX formats first
         exponent = torch.frexp(largest).exponent - 1 - fmt.emax
         candidates = (torch.ldexp(torch.ones_like(largest), exponent), powers)
-    else:  # with a power of two, the largest elements that fit: those of a larger scale are exact multiples
+    else:  # The least power of two: elements at a larger scale would also be elements at this one.
         candidates = (powers, (largest / fmt.max).float().double())
     for scales in candidates:
         factors = torch.where(largest > 0, scales, 1.0)

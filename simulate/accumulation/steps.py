@@ -45,7 +45,7 @@ _odd: Any = ByWidth(odd32, odd64)
 parameters: Any = KernelPart()
 """Reads the parameters of a format from its words."""
 constants: Any = KernelPart()
-"""Makes of the parameters what ``rounded`` wants."""
+"""Derives the constants of ``rounded`` from the parameters."""
 rounded: Any = KernelPart()
 narrower: Any = KernelPart()
 """Whether it is known that the carrier itself is not the format."""
@@ -163,7 +163,7 @@ def fused_ordinary(z: Any, x: Any, y: Any, _q: Any, p: Any) -> Any:
     total, error = multiply_add64(x, y, z)
     plain = x * y + z
     bits = odd64(total, error, p[1])
-    bits = bits_of64(plain) if total == 0.0 else bits  # the sign of zero is that of the plain sum
+    bits = bits_of64(plain) if total == 0.0 else bits  # A zero has the sign of the plain sum.
     return nearest(bits if abs(plain) <= LARGEST else bits_of64(plain), p)
 
 
@@ -233,9 +233,9 @@ def accumulate(
                             step(sums, lost, into + j, x, b[at + j], products, totals)
 
 
-# Magnitudes [from, from + span) whose products the carrier holds, if they are short enough; then those whose products'
-# errors it holds. In float32 products of the former end above 2^-149 and lie below 2^126, and so do the latter's
-# errors. In float64 sums of such products and numbers of any format are held, too.
+# Magnitudes [from, from + span) with products that the carrier represents, if they are short enough; then magnitudes
+# with product errors that it represents. In float32 these products and errors are multiples of 2^-149 below 2^126. In
+# float64 also sums of such products and numbers of any format are representable.
 _FROM: Any = ByWidth(uint32(0x20000000), uint64(0x21F0000000000000))  # 2^-63, 2^-480
 _SPAN: Any = ByWidth(uint32(0x3F000000), uint64(0x3C00000000000000))  # to 2^63, 2^480
 _ORDINARY_FROM: Any = ByWidth(uint32(0x26000000), uint64(0x21F0000000000000))  # 2^-51, 2^-480

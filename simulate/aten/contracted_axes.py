@@ -34,7 +34,7 @@ class Contraction(NamedTuple):
 LAST = Contraction(-1)
 _COLUMNS = Contraction(-2)
 
-# By operation and argument; what is not here is contracted along its last axis, or not at all.
+# By operation and argument; other operands are contracted along their last axis, or not at all.
 _PRODUCTS: dict[str, dict[str, Contraction]] = {
     "mm": {"mat2": _COLUMNS},
     "_int_mm": {"mat2": _COLUMNS},
@@ -146,7 +146,7 @@ def _of_trilinear(x: torch.Tensor, expanded: Sequence[int], summed: Sequence[int
 
 
 def has_blocks(fmt: Format | None) -> bool:
-    """Whether a format has blocks, and leaves open along which axis they lie."""
+    """Whether a format has blocks along an axis that its name does not choose."""
     return fmt is not None and fmt.open_block is not None
 
 

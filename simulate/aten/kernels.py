@@ -25,12 +25,12 @@ def _full_name(operation: OpOverload) -> str:
 
 
 def formula(operation: OpOverload) -> Callable[..., Any] | None:
-    """The other operations that PyTorch makes ``operation`` of, which is what autograd sees; None if it has a kernel.
+    """PyTorch's formula of ``operation`` in other operations, which autograd sees; None if it has a kernel.
 
     Some have a formula for any tensor and kernels for some (the derivatives of SiLU and Mish on the CPU, products of
     nested tensors): the formula then gives ``NotImplemented`` where there is a kernel.
     """
-    if operation.namespace == "prim":  # questions about a tensor that stands for one while a program is traced
+    if operation.namespace == "prim":  # Queries of a tensor's properties while a program is traced.
         return None
     return _formula_of_aten(operation) if operation.namespace == "aten" else _formula(operation)
 
@@ -68,7 +68,7 @@ def _backend(x: torch.Tensor) -> str:
     return layout + {"meta": "Meta", "privateuseone": "PrivateUse1"}.get(device, device.upper())
 
 
-# Those whose plain implementation is made of operations and calls of the functions.
+# Operations with a plain implementation: operations, and calls of the functions.
 _PLAIN = (
     "associative_scan", "flex_attention", "flex_attention_backward", "invoke_subgraph", "map_impl", "while_loop",
     "while_loop_stack_output",

@@ -18,13 +18,13 @@ from torch._ops import OpOverload
 from .schemas import schema_of
 from .tables import MOVES, OF_THE_CARRIER, SIGNED, plain_name
 
-# Arguments whose numbers do not come into the results: they choose, or are compared with.
+# Arguments with numbers that do not enter the results: they select, or are compared.
 _CHOOSING = {"index", "indices", "mask", "condition", "repeats", "max_values", "min_indices"}
 _COMPARED = {"threshold", "threshold_backward"}
 _COMPARED_ARGUMENTS = {"threshold"}
 # With these the results are computed: sums, products.
 _COMBINING = {"accumulate", "reduce"}
-# In what lies beyond the edges there are infinities, which a window with gaps may see alone.
+# Beyond the edges there are infinities, and a window with gaps may contain nothing else.
 _WINDOWS = {"dilation"}
 
 
@@ -95,7 +95,7 @@ def moves_of(operation: OpOverload) -> Moves | None:
     name = plain_name(operation.overloadpacket.__name__)
     if name not in MOVES:
         return None
-    places: dict[str, list[tuple[int, str]]] = {kind: [] for kind in Moves._fields[:5]}  # Those of type _Places.
+    places: dict[str, list[tuple[int, str]]] = {kind: [] for kind in Moves._fields[:5]}  # The fields of type _Places.
     for position, argument in enumerate(schema_of(operation).arguments):
         kind, place = str(argument.type), (position, argument.name)
         # A sign, or a number that is compared, does not enter the results.

@@ -38,7 +38,7 @@ def outputs(operation: OpOverload) -> Outputs:
         return Outputs(results=False, viewing=(True,), written=(), lifts=True)
     if packet in WITHOUT_NUMBERS or (communicates(operation) and not brings_results(operation)):
         return Outputs(results=False, viewing=(), written=(), lifts=False)
-    if overwrites(operation):  # what some of them return are the tensors that they write to
+    if overwrites(operation):  # Some of them return the tensors that they write to.
         return Outputs(results=False, viewing=(), written=writes_of(operation), lifts=False)
     viewing = views_among(operation)
     return Outputs(

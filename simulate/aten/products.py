@@ -26,7 +26,7 @@ MATRIX_PRODUCTS = (_aten.mm.default, _aten.bmm.default, _aten.addmm.default, _at
 # Where oneDNN is faster, inside of a training step (bench/products.py). A batch counts as one of its products, which so
 # has the same bits alone and among others.
 MULTIPLICATIONS = 1 << 22
-_TERMS = 64  # of each sum; with fewer, writing the result is what takes time
+_TERMS = 64  # Of each sum; with fewer, writing the result takes most of the time.
 _THIN = 4  # thinner results are read for, rather than computed
 
 _permission: Any = getattr(torch.backends.mkldnn, "matmul", None)  # PyTorch 2.8 has none
@@ -77,7 +77,7 @@ def _by_onednn(addend: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor) ->
 
 def _permitted(addend: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     with _lock:
-        if _permission.fp32_precision != _UNSET:  # what a program has set itself is not ours to change
+        if _permission.fp32_precision != _UNSET:  # A setting of the program must stay.
             return by_pytorch(addend, a, b)
         _permission.fp32_precision = "bf16"
         try:
@@ -86,7 +86,7 @@ def _permitted(addend: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor) ->
             _permission.fp32_precision = _UNSET
 
 
-# Not torch.library.custom_op, whose calls take 6 us longer.
+# Not torch.library.custom_op: its calls take 6 us longer.
 torch.library.define("roundoff::product", "(Tensor? addend, Tensor a, Tensor b) -> Tensor")
 torch.library.impl("roundoff::product", "CPU", _by_onednn)
 torch.library.register_fake("roundoff::product", by_pytorch)

@@ -16,7 +16,7 @@ from .tables import is_contraction, is_other_product, plain_name
 Asked = Callable[[Sequence[Any], Mapping[str, Any]], bool]
 
 SUMMING = (
-    # Losses, which add up what they compute of each element.
+    # Losses add up a value for each element.
     "mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "binary_cross_entropy",
     "binary_cross_entropy_with_logits", "nll_loss_forward", "nll_loss2d_forward", "multi_margin_loss",
     "multilabel_margin_loss_forward", "_ctc_loss*", "_cudnn_ctc_loss*", "miopen_ctc_loss",
@@ -51,7 +51,7 @@ def are_floats(args: Sequence[Any]) -> bool:
 
 @cache
 def sums_inside(operation: OpOverload) -> Asked | None:
-    """Returns what tells by its arguments whether a call of an operation adds up inside; None if no call does."""
+    """Returns a predicate on the arguments: whether a call of an operation adds up inside; None if no call does."""
     name = plain_name(operation.overloadpacket.__name__)
     if steps_inside(operation):
         return None if name == "cumprod" else _always

@@ -20,7 +20,7 @@ CONTRACTIONS = (
     "*scaled_dot_product*", "_flash_attention_*", "_efficient_attention_*", "flex_attention*", "mkldnn_rnn_layer*",
     "_cudnn_rnn*", "miopen_rnn*", "_native_multi_head_attention", "_transformer_encoder_layer_fwd",
 )  # fmt: skip
-"""Matrix products and convolutions, and kernels made of them: what hardware has low-precision units for."""
+"""Matrix products and convolutions, and kernels made of them: hardware has low-precision units for these."""
 
 OTHER_PRODUCTS = (
     "*mm", "*mm_*", "*matmul*", "*convolution*", "*conv_depthwise*", "conv_depthwise*", "*slow_conv*", "conv_tbc",
@@ -33,24 +33,24 @@ No rule rounds their operands, and no accumulator reaches their sums.
 """
 
 _WITHOUT_PRODUCTS = ("_int_mm", "_thnn_fused_*")  # The fused cells of GRU and LSTM get products.
-"""Operations of such names that multiply integers, or what other operations have multiplied."""
+"""Operations of such names that multiply integers, or that receive products from other operations."""
 
 LAYERS = (
     *CONTRACTIONS, "native_layer_norm*", "native_group_norm*", "native_batch_norm*", "_native_batch_norm*",
     "_softmax*", "_log_softmax*", "embedding*", "*pool*",  # Patterns also match the backward operations.
 )  # fmt: skip
-"""Operations that end a layer, and their backward operations: what storage policies round."""
+"""Operations that end a layer, and their backward operations: storage policies round their results."""
 
 FUSED_CONTRACTIONS = ("scaled_dot_product", "_addmm_activation")
-"""Parts of the names of kernels that contract and do more inside; a rounded accumulator needs them taken apart."""
+"""Parts of the names of kernels that contract and do more inside; a rounded accumulator must decompose them."""
 
 LAYER_KERNELS = (
     "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "_native_multi_head_attention", "_transformer_encoder_layer_fwd",
 )  # fmt: skip
 """Kernels that run a whole layer, with products and steps of time inside.
 
-They are taken apart to the operations that the layer is made of elsewhere: a recurrent layer's cells called in a loop,
-attention when it is trained.
+They are decomposed into the operations of the layer without its kernel: a recurrent layer's cells called in a loop,
+attention in training mode.
 """
 
 PARTS_OF_LAYERS = (
@@ -139,7 +139,7 @@ UNMARKED_WRITES = {_aten.native_batch_norm: (3, 4), _aten.cudnn_batch_norm: (3, 
 PARTLY_WRITTEN = {_aten._ctc_loss: (1,), _aten._cudnn_ctc_loss: (1,)}  # noqa: SLF001  their only names
 """Results (positions) that a kernel writes in part, for its derivative: of CTC, logarithms of sums over paths.
 
-Behind the end of a sequence nobody writes them. A scale that numbers share would depend on what lay in memory there.
+Elements after the end of a sequence are not written. A shared scale would depend on the old content of the memory.
 """
 
 

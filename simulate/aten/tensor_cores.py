@@ -109,7 +109,7 @@ torch.library.register_fake("roundoff::narrow_product", lambda addend, a, b, _ca
 
 _GPU = "cuda"
 _FLOAT32, _TF32 = "ieee", "tf32"
-_lock = new_lock()  # the settings are those of all threads
+_lock = new_lock()  # All threads share the settings.
 
 
 def is_on_gpu(operands: Sequence[Any]) -> bool:

@@ -147,7 +147,7 @@ def _of_lifted(args: Sequence[Any], _kwargs: Mapping[str, Any], _is_whole: IsWho
     x = args[0]
     if x.dim() or not x.dtype.is_floating_point or x.is_meta:
         return False
-    constant = getattr(x, "constant", x)  # of what stands for it while a program is traced
+    constant = getattr(x, "constant", x)  # Of a fake tensor, while a program is traced.
     return constant is not None and float(constant).is_integer()
 
 
@@ -166,7 +166,7 @@ def holds(value: Any, is_whole: IsWhole) -> bool:
     """
     if isinstance(value, torch.Tensor):
         dtype = value.dtype
-        if dtype.is_floating_point:  # Only marks tell.
+        if dtype.is_floating_point:  # Only its mark says so.
             return is_whole(value)
         return not dtype.is_complex and dtype not in _BYTES
     if isinstance(value, (list, tuple)):

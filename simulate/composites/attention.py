@@ -53,7 +53,7 @@ def _attention(
         return NotImplemented
     scores, _ = _attention_scores(query, key, attn_mask, is_causal, scale)
     result = torch.matmul(_aten._safe_softmax.default(scores, -1), value)
-    if result.shape == query.shape:  # the kernel's result lies in memory as the query does
+    if result.shape == query.shape:  # The kernel's result has the query's strides.
         result = torch.empty_like(query).copy_(result)
     return result, _heads_first(torch.logsumexp(scores, -1))
 

@@ -124,7 +124,7 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     _aten._native_batch_norm_legit_functional: _native_batch_norm_legit_functional,
     _aten._batch_norm_with_update: _reserving(_in_mode(training=True)),
     _aten._batch_norm_no_update: _reserving(_in_mode(training=False)),
-    # Without what the forward pass reserved.
+    # Without the forward pass's reserve.
     _aten.batch_norm_backward: lambda *args: _native_batch_norm_backward(*args[:-1]),
     _aten.cudnn_batch_norm: _reserving(_native_batch_norm),
     _aten.cudnn_batch_norm_backward: _cudnn_batch_norm_backward,

@@ -30,7 +30,7 @@ def moments(x: Tensor, axes: list[int], eps: float) -> Three:
 
 
 def affine(y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """``y weight + bias``, with what there is of them."""
+    """``y weight + bias``; None leaves out the product or the sum."""
     if weight is not None:
         y = y * weight
     return y if bias is None else y + bias

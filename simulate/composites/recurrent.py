@@ -119,7 +119,7 @@ def _layer(
     visited = _unrolled(x, (w, v), biases, (hidden.view(rows), cell.view(rows)), reverse=reverse)
     outputs = [time.hidden for time in (reversed(visited) if reverse else visited)]
     with _disable_current_modes():
-        # The kernel's derivative reads its workspace without looking; it might be called where nothing is taken apart.
+        # The kernel's derivative reads its workspace without a check, and runs if the backward pass is not decomposed.
         arguments = (x, w, v, b, d, hidden, cell, reverse, sizes, mode, *rest)
         asked = train and not isinstance(x, FakeTensor)
         workspace = _workspace(_aten.mkldnn_rnn_layer.default(*arguments)[3] if asked else None, visited)
@@ -173,7 +173,7 @@ def _layer_backward(
         gates, of_cell = _gate_gradients(of_hidden, of_cell, last, time.squashed, time.activated)
         of_gates[time.number] = gates
         of_hidden = torch.mm(gates, v)
-        # In this order autograd adds up the gradients of what every time is multiplied by.
+        # Autograd adds up the gradients of a weight that all times use in this order.
         of_v = _sum_of_present(of_v, torch.mm(gates.t(), given))
         of_d = _sum_of_present(of_d, gates.sum(0))
     assert of_hidden is not None

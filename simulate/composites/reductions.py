@@ -131,7 +131,7 @@ def _pdist_forward(x: Tensor, order: float = 2) -> Tensor:
 def _pdist_backward(gradient: Tensor, x: Tensor, order: float, distance: Tensor) -> Tensor:
     i, j = _pairs(x)
     parts = _distance_gradient(gradient, x[i] - x[j], distance, order)
-    # Each row's gradient is one sum, over the pairs it stands first and second in.
+    # Each row's gradient is one sum, over the pairs in which it is first or second.
     return torch.zeros_like(x).index_add(0, torch.cat([i, j]), torch.cat([parts, -parts]))
 
 
@@ -162,7 +162,7 @@ def _safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tens
 
 def _masked_softmax(x: Tensor, mask: Tensor, dim: int | None = None, kind: int | None = None) -> Any:
     if kind != 2 and mask.shape != x.shape:
-        return NotImplemented  # masks of sources and of pairs, whose shape is a convention of nn.Transformer
+        return NotImplemented  # Masks of sources and of pairs have shapes by conventions of nn.Transformer.
     return _safe_softmax(x.masked_fill(mask, -math.inf), -1 if dim is None else dim)
 
 

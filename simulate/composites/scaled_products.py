@@ -24,7 +24,7 @@ def _add_product(start: Tensor, product: Tensor, beta: float, alpha: float) -> T
     product = _times(product, alpha)
     if beta == 0:  # then even NaN is ignored
         return product
-    return product + _times(start, beta)  # in this order it lies in memory as the product does
+    return product + _times(start, beta)  # In this order the result has the product's strides.
 
 
 def _added_to(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:

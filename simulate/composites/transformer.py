@@ -24,7 +24,7 @@ _OF_PAIRS, _OF_SOURCES, _OF_BOTH = 0, 1, 2  # the kinds of masks that the kernel
 
 @contextmanager
 def _as_called_by_programs() -> Iterator[None]:
-    """Linear layers in the block choose their products as when a program calls them: by what needs a gradient."""
+    """Makes linear layers in the block choose their products as in a program: by the tensors that need a gradient."""
     excluded = torch._C._dispatch_tls_local_exclude_set()
     for key in _AUTOGRAD:
         excluded = excluded.remove(key)

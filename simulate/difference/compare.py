@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from .trace import RESULT, UNINITIALISED, Sketch, Trace
 
-# Errors of float64 are smaller than those of float32 by 2^-29; the factor is a margin for their growth.
+# Errors in float64 are 2^-29 of the errors in float32; the factor is a margin for their growth.
 _TWINS, _FLOOR = 1000 * 2.0**-29, 1e-11
 _FEW = 4.0  # units of roundoff by which constants may differ
 _COARSER = 32  # the ratio of the errors of two runs from which a narrow dtype is reported

@@ -38,7 +38,7 @@ def _compile(graph: torch.fx.GraphModule, inputs: Sequence[Any], **settings: Any
     def run(arguments: list[Any]) -> Any:
         simulation = at_work()
         watchers = () if simulation is None else simulation.watchers
-        recorder: Any = next((one for one in watchers if one.backend is compile_recorded), None)
+        recorder: Any = next((watcher for watcher in watchers if watcher.backend is compile_recorded), None)
         return recorder.run_compiled(compiled, operations, arguments, role) if recorder else compiled(arguments)
 
     run._boxed_call = True  # type: ignore[attr-defined]  # noqa: SLF001  it gets a list, which compiled code empties
@@ -68,7 +68,7 @@ def run_eagerly(
 
 
 def excess(x: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, size: float) -> float:
-    """The largest error of a compiled result, in units of what eager operations on operands of this size may err by."""
+    """The largest error of a compiled result, in units of the bound for eager operations on operands of this size."""
     error, allowed = (errors(y, exact).max().item() for y in (x, eager))
     bound = _MARGIN * max(allowed, torch.finfo(x.dtype).eps * size)
     if error <= bound:

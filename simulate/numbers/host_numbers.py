@@ -233,7 +233,7 @@ def _negate(a: float, _: object) -> float:  # With the two operands that a recor
 
 
 def number_of(x: object) -> TracedNumber | None:
-    """Returns the traced number of an operation's argument, of which PyTorch's C++ keeps only the symbolic node."""
+    """Returns the traced number of an operation's argument; PyTorch's C++ keeps only its symbolic node."""
     if isinstance(x, torch.SymFloat) and isinstance(x.node, _Node):
         return x.node.number
     return None

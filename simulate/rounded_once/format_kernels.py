@@ -137,7 +137,7 @@ def _nan_to_num(adapted: Adapted) -> Kernel:
 
 
 def _neighbour(adapted: Adapted) -> Kernel:
-    """The next value of the format toward another; of NaN, NaN. Behind the largest comes what overflow gives."""
+    """The next value of the format toward another; NaN for NaN. The result of overflow follows the largest value."""
     fmt, smallest = adapted.format, adapted.format.smallest
     if not fmt.elementwise or smallest is None:
         return adapted.kernel

@@ -86,7 +86,7 @@ def single(dialect: Dialect) -> Formulas:
         return top, 0.0, top, True
 
     # A quotient of float32 numbers, and a root, is a number of 25 bits or farther from all of them than 2^-51 of
-    # itself: what is rounded to the nearest float64 and then to float32, in any mode, is right.
+    # itself: rounding to the nearest float64, and then to float32 in any mode, is correct.
 
     @compiled
     def quotient(x: Any, a: Any, b: Any, v: Any, sign: Any) -> Any:

@@ -94,7 +94,7 @@ def carrier_rounding(
         several operations is meant to do so, to nearest-even with up to 10 significand bits, as PyTorch's own for half
         precision; and where nothing is known to be better, for formats with data-dependent values.
     """
-    # A posit saturates: what is infinite is no number.
+    # A posit saturates: infinity is not one of its numbers.
     saturating = isinstance(fmt, PositFormat)
     if rounding not in NEAREST:
         return CarrierRounding(rounding, saturating)
@@ -222,7 +222,7 @@ def _ways(
     return ways
 
 
-_result_rounding = cache(ResultRounding)  # a loop that is compiled for one simulation is the others', too
+_result_rounding = cache(ResultRounding)  # All simulations share a compiled loop.
 
 
 def _formula_needs(ways: Mapping[str, ResultRoundings]) -> tuple[tuple[str, bool, ResultRounding | None], ...]:
@@ -230,8 +230,8 @@ def _formula_needs(ways: Mapping[str, ResultRoundings]) -> tuple[tuple[str, bool
     return tuple((formula, bool(of_carriers), of_carriers.get(torch.float32)) for formula, of_carriers in ways.items())
 
 
-# C++ has the address of what is returned, which is kept for good, and so not by the format: a user's own may be another
-# one in each simulation.
+# C++ has the address of the result, so that it is never freed. The format is not part of the key, since a user-defined
+# one may be a different object in each simulation.
 @cache
 def _exact_description(name: str, *needs: tuple[tuple[str, bool, ResultRounding | None], ...]) -> Exact:
     """Returns the C++ description of an operation's arithmetic, without and with a number; loops once compiled."""

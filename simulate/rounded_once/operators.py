@@ -30,8 +30,8 @@ def traced(call: FormulaCall, ways: ResultRoundings, draw: DrawAt) -> Any:
     """Computes :func:`~roundoff.simulate.rounded_once.results.result` by an operator in the graph; a new tensor.
 
     Args:
-        call: what to compute.
-        ways: how, for each dtype that is computed so.
+        call: the computation.
+        ways: the roundings of results, for each dtype that is rounded once.
         draw: gives the random bits for stochastic rounding, and where the bits of the program begin.
     """
     way = ways.get(call.layout().dtype)

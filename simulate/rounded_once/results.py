@@ -27,7 +27,7 @@ Draw = Callable[[], RandomBits]
 
 CARRIERS = (torch.float32, torch.float64)
 
-# Tensors of other types (fake, functional) have no memory whose address a loop could take.
+# Tensors of other types (fake, functional) have no memory that a loop could read.
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _ROOT_BITS = 128  # of a square root, before it is rounded to 53 bits with a random word of 32
 

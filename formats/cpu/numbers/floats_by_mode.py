@@ -38,7 +38,7 @@ class Way(NamedTuple):
     """One of several ways of rounding."""
 
     constants: Any
-    """Makes of :class:`.FloatParameters` what ``rounded`` wants."""
+    """Derives the constants of ``rounded`` from :class:`.FloatParameters`."""
     rounded: Any
     """Rounds an element's bits."""
 

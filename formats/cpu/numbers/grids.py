@@ -31,7 +31,7 @@ def _runs(
 ) -> None:  # fmt: skip
     bits, words, mode = scratch(), scratch32(), mode_of(settings)
     between = settings[BETWEEN]
-    # Runs of 0 stand for one long run, of which elements ``first`` to ``last`` are wanted.
+    # A length of 0 means one long run, and ``first`` to ``last`` count its elements.
     runs, size = (last - first, length) if length > 0 else (int64(1), last - first)
     start = first * length if length > 0 else first
     for run in range(runs):
@@ -42,7 +42,7 @@ def _runs(
             fill(words, part, at, settings, given)
             for i in range(part):
                 bits[i] = bits_of(source[at + i])
-            if between == 0:  # as two loops, of which the compiler vectorises this one
+            if between == 0:  # Two loops: the compiler vectorises only this one.
                 for i in range(part):
                     steps = to_integer(float_of(bits[i]) * inverse, mode, words[i])
                     target[at + i] = on_grid(steps, scale, zero, low, high)
@@ -93,7 +93,7 @@ def wrapped(
 ) -> Any:
     """A value rounded to a code times the scale; beyond the codes it wraps around by a multiple of ``turn``."""
     steps = x * inverse
-    # What overflows here is a multiple of a whole turn; an infinity has no place on it, and becomes NaN.
+    # A number that overflows here is a multiple of a turn, which is code 0; x 0 also makes NaN of an infinity.
     steps = x * real(0.0) if abs(steps) == real(np.inf) else steps
     return within_turn(to_integer(steps, mode, word), turn, part_of_turn, low, high) * scale
 

@@ -80,7 +80,7 @@ def power_in_mode(
     step = below[cell] + (int64(1) if inside[cell] <= within else int64(0)) - int64(1)
     lower, upper = powers[step], powers[step + 1]
     k = int64(octave << f) + step
-    # Below the smallest number lies zero.
+    # The neighbour below the smallest number is zero.
     vanishing = k <= zero
     k = min(max(k, zero), int64(-zero - 1))
     rest = float_of64(magnitude) if vanishing else within - lower

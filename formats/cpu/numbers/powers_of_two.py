@@ -19,7 +19,7 @@ from ..tail import addend_of64, round_shifted64
 def power_of(bits: Any, mode: Any, over: Any, infinite: Any, word: Any) -> Any:
     """The float64 pattern ``bits`` rounded to 2^(code - 127), as a float64."""
     fraction = uint64(bits & uint64(0xFFFFFFFFFFFFF))
-    # Numbers that are subnormal in float64 lie far below the smallest power, as all that have a code below 0.
+    # Numbers that are subnormal in float64 are far below the smallest power, like all numbers with a code below 0.
     code = int64(bits >> uint64(52)) - int64(896)
     addend = addend_of64(mode, uint64(0), uint64(code & int64(1)), word)
     up = int64(round_shifted64(fraction, uint64(52), addend, mode[3]))

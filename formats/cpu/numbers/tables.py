@@ -90,7 +90,7 @@ def _table_loop(
                 places[i] = uint32(place)
         for i in range(part):
             x, number = source[at + i], values[int64(places[i])]
-            target[at + i] = number if x == x else x  # noqa: PLR0124  NaN stays what it is
+            target[at + i] = number if x == x else x  # noqa: PLR0124  NaN keeps its payload
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]

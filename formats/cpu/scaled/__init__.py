@@ -1,1 +1,1 @@
-"""Loops for formats whose numbers share a scale."""
+"""Loops for formats with shared scales."""

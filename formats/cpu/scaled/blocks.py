@@ -28,8 +28,8 @@ from ..widths import BIAS, INFINITE, WIDTH, ByWidth, KernelPart, bits_of, float_
 from .nests import STRIP, pieces, rows, strips
 from .range_scales import magnitude_key
 
-# Blocks whose largest number lies below 2^-40 are rounded times 2^64: no number that counts is then subnormal. Float64
-# has the range without that.
+# In float32, blocks with numbers below 2^-40 are multiplied by 2^64 before rounding: the numbers that matter are then
+# normal. Float64 has enough range.
 LIFTS: Any = ByWidth(True, False)
 _SMALL = (127 - 40) << 23
 _LIFT = 64

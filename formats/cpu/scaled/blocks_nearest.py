@@ -2,7 +2,7 @@
 
 One pass over memory: the block's largest magnitude is found as an integer maximum of bit patterns (which puts NaN above
 infinity above all numbers), the scale is derived from it, and the block, still in the first cache, is rounded.
-Minima and maxima are written out: numba's own would widen the integers and mind NaN.
+Minima and maxima are written out: numba's functions would widen the integers and test for NaN.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _to_nearest(
     for i in range(count):
         magnitude = uint32(bits_of32(source[first + i]) & uint32(0x7FFFFFFF))
         top = magnitude if magnitude > top else top  # noqa: FURB136
-    # In float64 a subnormal float32 is a normal number, so that the exponent stands where the rule reads it.
+    # In float64 a subnormal float32 is a normal number, so that the rule can read its exponent field.
     wide = np.float64(float_of32(top)).view(np.int64)
     exponent = ((wide + addend) >> 52) - 1023 - emax
     exponent = max(int64(-127), min(int64(127), exponent))

@@ -1,4 +1,4 @@
-"""The two nests of loops over numbers that share a scale, for CPU: blocks that lie in a row, and strips of columns.
+"""The two nests of loops over numbers that share a scale, for CPU: contiguous blocks, and strips of columns.
 
 Memory is ``outer`` times ``length`` times ``inner`` numbers, and a block is some neighbours along the middle. With an
 ``inner`` of 1 :func:`rows` takes the blocks that fit in a scratch at a time: first their extremes, then their shared
@@ -20,12 +20,12 @@ from ..bits import SCRATCH, scratch32
 from ..widths import KernelPart, bits_of, signed, unfilled, unsigned
 from .range_scales import FIRST, LAST
 
-STRIP = 512  # columns: what the loops keep about a strip stays in the first cache
+STRIP = 512  # Columns: the values that the loops hold about a strip fit in the first cache.
 
 key: Any = KernelPart()
 """pattern -> the signed integer by which numbers are compared."""
 two_ended: Any = KernelPart()
-"""Whether blocks are asked for their smallest keys, besides the largest."""
+"""Whether a block's smallest key is needed in addition to the largest."""
 shared_of: Any = KernelPart()
 """(smallest key, largest key, number of the block, format) -> the four patterns that a block shares."""
 is_ready: Any = KernelPart()
@@ -104,14 +104,14 @@ def rows(
     source: Any, target: Any, first: Any, last: Any, length: Any, _inner: Any, block: Any, fmt: Any, settings: Any,
     given: Any,
 ) -> None:  # fmt: skip
-    """Rounds blocks ``first`` to before ``last``, which lie in a row.
+    """Rounds contiguous blocks, ``first`` to before ``last``.
 
     Args:
         source: pointer to the numbers.
         target: pointer to where they are rounded to; may be ``source``.
         first: the first block.
         last: the one after the last.
-        length: how many numbers lie along the axis of blocks.
+        length: the number of elements along the axis of blocks.
         block: numbers in a block; the last one of an axis may be shorter.
         fmt: parameters of the format.
         settings: the settings of the mode.
@@ -138,7 +138,7 @@ def rows(
         for k in range(blocks):
             shared = shared_of(signed(shared0[k]), signed(shared1[k]), item + k, fmt)
             shared0[k], shared1[k], shared2[k], shared3[k] = shared
-        for at in range(start, end, SCRATCH):  # more than once for one long block alone
+        for at in range(start, end, SCRATCH):  # Repeated only for one long block.
             part = min(int64(SCRATCH), end - at)
             fill(words, part, at, settings, given)
             for i in range(part):
