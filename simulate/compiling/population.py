@@ -102,13 +102,13 @@ class PopulationStep:
     def _stacked_formats(self, leaves: list[torch.Tensor]) -> list[torch.Tensor]:
         """The formats of all members."""
         floating = _first_floating(leaves)
-        of_members = [formats_of(simulation, floating.dtype, floating.device) for simulation in self._simulations]
-        if len({formats.kind for formats in of_members}) > 1:
+        member_formats = [formats_of(simulation, floating.dtype, floating.device) for simulation in self._simulations]
+        if len({formats.kind for formats in member_formats}) > 1:
             raise FormatError(
                 "the members' formats must be float formats rounded by the same loops (those with bfloat16's exponents"
                 " are not rounded as those with float16's), and others the same"
             )
-        return [torch.stack(rows) for rows in zip(*(formats.tensors for formats in of_members), strict=True)]
+        return [torch.stack(rows) for rows in zip(*(formats.tensors for formats in member_formats), strict=True)]
 
     def _compile(self, leaves: list[torch.Tensor], spec: TreeSpec) -> CompiledProgram:
         from .graphs.tracing import compile_graph, for_members, trace  # noqa: PLC0415  seconds to import
@@ -125,8 +125,8 @@ class PopulationStep:
         formats = formats_of(simulation, floating.dtype, floating.device)
         traced = trace(step, [x[0] for x in leaves], simulation, formats)
         # Refuses roundings that are constants of the graph, if members have different ones
-        of_members = [[str(fmt) for fmt in s.formats] for s in self._simulations if s is not None]
-        differing = {names[0] for names in zip(*of_members, strict=True) if len(set(names)) > 1}
+        member_formats = [[str(fmt) for fmt in s.formats] for s in self._simulations if s is not None]
+        differing = {names[0] for names in zip(*member_formats, strict=True) if len(set(names)) > 1}
         for node in traced.graph.graph.nodes:
             if differing.intersection(x for x in node.args if isinstance(x, str)):
                 raise FormatError(

@@ -127,8 +127,8 @@ def formats_of(simulation: Simulation | None, dtype: torch.dtype, device: torch.
 
 def whole_among(simulation: Simulation | None, tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
     """Returns the positions of tensors that are known to hold integers; a program is made for those."""
-    known = None if simulation is None else simulation.whole  # None also where the policy rounds integers
-    return tuple(i for i, x in enumerate(tensors) if x in known) if known else ()
+    integers = None if simulation is None else simulation.whole  # None also where the policy rounds integers
+    return tuple(i for i, x in enumerate(tensors) if x in integers) if integers else ()
 
 
 def device_of(tensors: Sequence[torch.Tensor]) -> torch.device:

@@ -65,8 +65,8 @@ def _locked_folder() -> Iterator[Path]:
             _remove_remains(folder)
             write_text(folder / _COMPILES, _boot())  # fails on a full disk, where programs are cut off without a word
         except FileError as error:
-            held = f"another process has held {folder} for {_PATIENCE / 60:g} minutes: is it stopped?"
-            advise(held if isinstance(error, FolderInUseError) else str(error))
+            message = f"another process has held {folder} for {_PATIENCE / 60:g} minutes: is it stopped?"
+            advise(message if isinstance(error, FolderInUseError) else str(error))
             folder = folder_of_process("programs")
             lock.enter_context(directory_lock(folder, wait=True))
         yield folder
@@ -114,12 +114,12 @@ def _kept_in(folder: Path) -> Iterator[None]:
         headers = folder / "precompiled_headers"  # for which inductor does not ask the variable
         replacements: dict[str, Any] = {"_HEADER_DIR": str(headers), "_HEADER_LOCK_DIR": str(headers / _LOCKS)}
         replacements["_precompile_header"] = _precompile_header()
-        theirs = {name: getattr(codecache, name) for name in replacements}
+        originals = {name: getattr(codecache, name) for name in replacements}
         try:
             vars(codecache).update(replacements)
             yield
         finally:
-            vars(codecache).update(theirs)
+            vars(codecache).update(originals)
     finally:
         if chosen is None:
             os.environ.pop(_VARIABLE, None)

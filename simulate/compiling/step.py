@@ -137,7 +137,10 @@ class CompiledStep(Generic[_P, _R]):
     def _run(self, *args: _P.args, **kwargs: _P.kwargs) -> Any:
         arguments = Arguments.of((args, kwargs))
         state = None if self._surroundings is None else self._surroundings.look(arguments.holders)
-        if state is not None and not self._have_stepped(state):  # the first call creates the optimizers' state
+        optimizers = [] if state is None else state.findings.optimizers
+        unstepped = [x for x in optimizers if not any(x is optimizer for optimizer in self._stepped)]
+        self._stepped += unstepped
+        if unstepped:  # they create their state in this call
             return self.run_eagerly(*args, **kwargs)
         tensors = self._fixed.tensors + arguments.tensors + ([] if state is None else state.tensors)
         program_and_inputs = self._find_program(_Call(arguments, state, tensors))
@@ -150,7 +153,16 @@ class CompiledStep(Generic[_P, _R]):
             self.simulation.advance(program.traced.steps, program.traced.draws)
             self._mark(program.traced.whole, tensors, computed)
         results = program.results(computed, tensors)
-        return results if state is None else self._leave(program.effects, state, results)
+        if state is None:
+            return results
+        # The first results are the tensors that the step leaves in its surroundings.
+        effects = program.effects
+        assert effects is not None
+        assert self._surroundings is not None
+        state.put(effects, results[: effects.new_count])
+        if effects.places:  # other tensors are there now: the known state would put the old ones back
+            self._surroundings.forget()
+        return results[effects.new_count] if len(results) > effects.new_count else None
 
     def _mark(self, whole: WholeNumberMarks, tensors: list[torch.Tensor], computed: Any) -> None:
         """Marks the tensors that the program filled with integers, as the eager step does."""
@@ -161,21 +173,6 @@ class CompiledStep(Generic[_P, _R]):
         for x, is_whole in (*zip(tensors, whole.tensors, strict=True), *results):
             if is_whole != (x in integers):
                 integers.mark(x, whole=is_whole)
-
-    def _have_stepped(self, state: SurroundingsState) -> bool:
-        """Whether all optimizers ran in an earlier call; marks them as run."""
-        unstepped = [x for x in state.found.optimizers if not any(x is optimizer for optimizer in self._stepped)]
-        self._stepped += unstepped
-        return not unstepped
-
-    def _leave(self, effects: StepEffects | None, state: SurroundingsState, results: list[Any]) -> Any:
-        """Stores the tensors that the step leaves in its surroundings, and returns the step's results."""
-        assert effects is not None
-        assert self._surroundings is not None
-        state.put(effects, results[: effects.made])
-        if effects.places:  # other tensors are there now: the known state would put the old ones back
-            self._surroundings.forget()
-        return results[effects.made] if len(results) > effects.made else None
 
     def run_eagerly(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Runs the step in the simulation as it would run without compilation."""

@@ -152,7 +152,7 @@ class CostCounter(Watcher):
                 )
                 for place, m in self._moved.items()
             }
-            return Cost.of(operations, self._macs, self._kept(kept), self._memory.peak_bits / 8, self._steps)
+            return Cost.of(operations, self._macs, self._kept_memory(kept), self._memory.peak_bits / 8, self._steps)
 
     def _multiplied(
         self, call: Call, operation: OpOverload, products: Iterable[CountedProduct], results: list[torch.Tensor]
@@ -204,7 +204,7 @@ class CostCounter(Watcher):
                 return source
         return fmt
 
-    def _kept(self, kept: Mapping[str, Iterable[torch.Tensor]] | None) -> list[KeptMemory]:
+    def _kept_memory(self, kept: Mapping[str, Iterable[torch.Tensor]] | None) -> list[KeptMemory]:
         """Returns the memory kept between steps: each storage once, under its first name."""
         if kept is None:
             storages_by_kind = self._find_kept()

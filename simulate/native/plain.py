@@ -69,6 +69,9 @@ def reasons_against(plan: PlanOfOperation, notes: Notes, loops: Loops) -> Iterat
     if not isinstance(operation, torch._ops.OpOverload) or operation.namespace not in NAMESPACES:  # noqa: SLF001  its only name
         yield "it is neither of ATen nor of PyTorch's profiler"
         return
+    meaning = meaning_of(plan.kernel)
+    is_known = meaning is not None and meaning.runs_itself
+    runs_itself = plan.kernel is operation or _first_matrix(plan) >= 0 or is_known
     tests = {
         "it is decomposed into other operations": plan.decomposition is not None,
         "its sums are accumulated by the policy's accumulator": plan.accumulate,
@@ -78,7 +81,7 @@ def reasons_against(plan: PlanOfOperation, notes: Notes, loops: Loops) -> Iterat
         "it stays unrounded among the program's own float32 tensors": plan.spares,
         "it communicates": plan.settles or plan.passes_on,
         "it hands over data from outside": plan.outputs.lifts,
-        "something other than its kernel computes it, or inspects its results": not _runs_itself(plan),
+        "something other than its kernel computes it, or inspects its results": not runs_itself,
         "it has more arguments than fit in a mask": len(schema_of(operation).arguments) > _MOST_ARGUMENTS,
         "its results are not rounded by a loop of their own": plan.rounds
         and (plan.outputs.results or bool(plan.outputs.written))
@@ -204,11 +207,6 @@ def _bit_mask(positions: Iterable[int]) -> int:
 
 def _place_mask(places: Iterable[tuple[int, str]]) -> int:
     return _bit_mask(position for position, _ in places)
-
-
-def _runs_itself(plan: PlanOfOperation) -> bool:
-    meaning = meaning_of(plan.kernel)
-    return plan.kernel is plan.operation or _first_matrix(plan) >= 0 or (meaning is not None and meaning.runs_itself)
 
 
 def _first_matrix(plan: PlanOfOperation) -> int:

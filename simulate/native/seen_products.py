@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -59,17 +58,18 @@ class _RoundingTable:
     def described(self, names: Sequence[str], columns: set[str]) -> tuple[SeenProducts, list[Counted]] | None:
         """Returns the C++ description of the operands, and where it counts them."""
         plan, rules = self._plan, self._plan.arithmetic.of_operands
-        seen, counted = SeenProducts(), list[Counted]()
-        seen.tells = plan.multiplies
-        seen.in_backward = plan.role == "backward"
-        seen.about_weights = any("weights" in rule.role for rule in rules)
-        seen.matrix = bool(columns)
-        seen.operands = sum(1 << i for i, name in enumerate(names) if is_operand(plan.name, name))
-        seen.multiplied = sum(1 << i for i, name in enumerate(names) if is_multiplied(plan.name, name))
-        seen.columns = sum(1 << i for i, name in enumerate(names) if name in columns)
-        seen.convolves = 1 + _CONVOLUTIONS.index(plan.name) if plan.name in _CONVOLUTIONS else 0
+        products, counted = SeenProducts(), list[Counted]()
+        products.tells = plan.multiplies
+        products.in_backward = plan.role == "backward"
+        products.about_weights = any("weights" in rule.role for rule in rules)
+        products.matrix = bool(columns)
+        products.operands = sum(1 << i for i, name in enumerate(names) if is_operand(plan.name, name))
+        products.multiplied = sum(1 << i for i, name in enumerate(names) if is_multiplied(plan.name, name))
+        products.columns = sum(1 << i for i, name in enumerate(names) if name in columns)
+        products.convolves = 1 + _CONVOLUTIONS.index(plan.name) if plan.name in _CONVOLUTIONS else 0
         formats = (plan.arithmetic.operands, *(rule.format for rule in rules))
-        seen.separates = seen.convolves > 1 and (any(map(has_blocks, formats)) or any(rule.product for rule in rules))
+        differs_by_product = any(map(has_blocks, formats)) or any(rule.product for rule in rules)
+        products.separates = products.convolves > 1 and differs_by_product
         for place in range(PLACES_BY_ROLE):
             backward, rest = divmod(place, len(ROLES) * len(PRODUCTS))
             role, product = ROLES[rest // len(PRODUCTS)], PRODUCTS[rest % len(PRODUCTS)]
@@ -77,24 +77,21 @@ class _RoundingTable:
             about_role = [rule for rule in rules if role in rule.role]
             matching = [rule for rule in about_role if rule.product is None or product in rule.product]
             rule = matching[-1] if matching else None
-            unrounded = rule is None or (backward and rule.backward == "unrounded")
-            seen.table[place] = -1 if unrounded or rule is None else self._place_of_rule(rule, backward=bool(backward))
-            if rule is not None and not unrounded:
+            products.table[place] = -1
+            if rule is not None and not (backward and rule.backward == "unrounded"):
+                mode = plan.arithmetic.rounding if rule.rounding is None else Rounding(rule.rounding)
+                as_forward = backward == 1 and rule.backward == "rounded"
+                products.table[place] = self._place(rule.format, mode, as_forward=as_forward)
                 counted.append((place, (product or "", role, str(rule.format))))
         operands = plan.arithmetic.operands
-        seen.always = -1 if operands is None else self._place(operands, plan.arithmetic.rounding, as_forward=False)
+        products.always = -1 if operands is None else self._place(operands, plan.arithmetic.rounding, as_forward=False)
         if operands is not None:
             counted += _counted_always(names, str(operands))
         roundings = [rounding for rounding in self._roundings.values() if rounding is not None]
         if not roundings or len(roundings) < len(self._roundings):
             return None
-        seen.roundings = (OperandRounding * len(roundings))(*roundings)
-        return seen, counted
-
-    def _place_of_rule(self, rule: Any, *, backward: bool) -> int:
-        fmt: Any = rule.format
-        mode = self._plan.arithmetic.rounding if rule.rounding is None else Rounding(rule.rounding)
-        return self._place(fmt, mode, as_forward=backward and rule.backward == "rounded")
+        products.roundings = (OperandRounding * len(roundings))(*roundings)
+        return products, counted
 
     def _place(self, fmt: Format, mode: Rounding, *, as_forward: bool) -> int:
         key = fmt, mode, as_forward

@@ -104,14 +104,15 @@ class ScriptProcesses(Generic[_Order]):
         # Without the first entry of the path, so that nothing is imported from the folder that it starts in
         program = "import sys\nif not sys.flags.safe_path: sys.path.pop(0)\n"
         program += f"from {self._kind.__module__} import main\nmain()"
-        ours, theirs = Pipe()
-        with theirs:
+        connection, child_end = Pipe()
+        with child_end:
+            end = child_end.fileno()
             process = ChildProcess(
-                [sys.executable, "-c", program, str(theirs.fileno()), str(os.getpid())], descriptors=[theirs.fileno()],
+                [sys.executable, "-c", program, str(end), str(os.getpid())], descriptors=[end],
                 stdout=self._printed, stderr=subprocess.STDOUT if self._together else self._errors,
                 environment={"PYTHONUNBUFFERED": "1"} if self._together else None,
             )  # fmt: skip
-        return process, ours
+        return process, connection
 
     def _end(self, session: int = 0) -> None:
         """Kills a script's session, and ends the server that it was forked from."""

@@ -88,8 +88,8 @@ class RandomRounding(Watcher):
             is_power_of_two = number & (number - 1) == 0  # so that long programs store few calls
             if is_power_of_two and results and is_followed(results[0]) and results[0].numel():
                 flat = results[0].detach().flatten()
-                some = flat[:: -(-flat.numel() // _MOST_ELEMENTS)]
-                self.elements[*place, number] = (some.abs() if some.is_complex() else some).double().cpu().numpy()
+                sample = flat[:: -(-flat.numel() // _MOST_ELEMENTS)]
+                self.elements[*place, number] = (sample.abs() if sample.is_complex() else sample).double().cpu().numpy()
 
     def _wide(self, call: Call) -> list[torch.Tensor] | None:
         """Returns the outcomes in float64; None for an operation that cannot be repeated, or fails in float64."""

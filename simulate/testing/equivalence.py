@@ -211,11 +211,11 @@ def _largest(first: list[torch.Tensor], second: list[torch.Tensor]) -> tuple[flo
     least = max(scales, default=0.0) * _SMALLEST_SCALE or 1.0
     largest, where = 0.0, ""
     for number, (a, b, scale) in enumerate(zip(first, second, scales, strict=True)):
-        same = (a == b) | (a.isnan() & b.isnan())  # equal infinities would differ by NaN
-        gap = torch.where(same, 0.0, (a - b).abs()).nan_to_num(torch.inf, torch.inf)
+        is_equal = (a == b) | (a.isnan() & b.isnan())  # equal infinities would differ by NaN
+        gap = torch.where(is_equal, 0.0, (a - b).abs()).nan_to_num(torch.inf, torch.inf)
         if gap.numel() and float(gap.max()) / max(scale, least) > largest:
             largest = float(gap.max()) / max(scale, least)
             place = np.unravel_index(int(gap.argmax()), gap.shape) if gap.dim() else ()
-            here = tuple(int(i) for i in place)
-            where = f"Most in result {number} at {here}: {float(a[here]):.9g} and {float(b[here]):.9g}"
+            index = tuple(int(i) for i in place)
+            where = f"Most in result {number} at {index}: {float(a[index]):.9g} and {float(b[index]):.9g}"
     return largest, where

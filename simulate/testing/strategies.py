@@ -52,8 +52,8 @@ def formats(
     Raises:
         FormatError: the family does not exist, or lacks a format within the bounds.
     """
-    drawn = {family.called: _drawn(family.kind, family.drawn) for family in FAMILIES.values() if family.drawn}
-    strategies = {"float": (_any_floats if variants else _ieee_floats)(exponent_bits, significand_bits), **drawn}
+    strategies = {"float": (_any_floats if variants else _ieee_floats)(exponent_bits, significand_bits)}
+    strategies |= {f.called: _from_fields(f.kind, f.drawn) for f in FAMILIES.values() if f.drawn}
     if not families or not strategies.keys() >= set(families):
         raise FormatError(f"families must be some of {', '.join(strategies)}, got {list(families)!r}")
     for name, bounds, most in (("exponent_bits", exponent_bits, 11), ("significand_bits", significand_bits, 52)):
@@ -168,7 +168,7 @@ def _any_floats(draw: DrawFn, exponent_bits: tuple[int, int], significand_bits: 
         return FloatFormat(min(exponent, 10), significand, specials, None, subnormals)
 
 
-def _drawn(kind: Callable[..., Format], fields: Mapping[str, Sequence[Any]]) -> SearchStrategy[Format]:
+def _from_fields(kind: Callable[..., Format], fields: Mapping[str, Sequence[Any]]) -> SearchStrategy[Format]:
     """Formats of a class with fields drawn from these, as far as it accepts them together."""
 
     def attempt(values: dict[str, Any]) -> Format | None:

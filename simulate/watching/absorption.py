@@ -103,8 +103,8 @@ def _compiled(dtype: torch.dtype) -> Callable[..., None]:
 def _count_absorbed(before: Numbers, moved: Numbers, result: Numbers, n: Int, counts: Integers) -> None:
     added = absorbed = 0
     for i in range(n):
-        here = moved[i] != 0
-        added += here
-        absorbed += here & (result[i] == before[i]) & (before[i] - before[i] == 0)  # no infinity moves, exactly
+        is_added = moved[i] != 0
+        added += is_added
+        absorbed += is_added & (result[i] == before[i]) & (before[i] - before[i] == 0)  # no infinity moves, exactly
     count = carray(counts, 2)
     count[0], count[1] = added, absorbed

@@ -191,16 +191,16 @@ class DeviceCounts:
         infinity, mask = self._infinity, torch.iinfo(self._integer).max
         x, y = exact.view(self._integer) & mask, rounded.view(self._integer) & mask
         finite, infinite = y < infinity, y == infinity
-        some = finite & (y != 0)  # results that are finite and not zero
+        nonzero = finite & (y != 0)  # results that are finite and not zero
         counts = torch.stack((
-            infinite & (x < infinity), (y == 0) & (x != 0), some & (y < self._smallest_normal), infinite, y > infinity,
-            finite & (x != y), ~finite & (x < infinity),
+            infinite & (x < infinity), (y == 0) & (x != 0), nonzero & (y < self._smallest_normal), infinite,
+            y > infinity, finite & (x != y), ~finite & (x < infinity),
         )).reshape(7, -1).sum(1)  # fmt: skip
         self._counts += counts[:6]
-        self._smallest = torch.minimum(self._smallest, where(some, y, infinity).amin())
-        self._largest = torch.maximum(self._largest, where(some, y, 0).amax())
+        self._smallest = torch.minimum(self._smallest, where(nonzero, y, infinity).amin())
+        self._largest = torch.maximum(self._largest, where(nonzero, y, 0).amax())
         bins = (y >> self._stored).to(torch.int64) + self._lowest_bin
-        self._histogram.scatter_add_(0, where(some, bins, 0).flatten(), some.to(torch.int64).flatten())
+        self._histogram.scatter_add_(0, where(nonzero, bins, 0).flatten(), nonzero.to(torch.int64).flatten())
         return counts
 
     def read(self) -> list[int]:

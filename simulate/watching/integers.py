@@ -86,9 +86,9 @@ class Integers:
         """Samples a result before it is rounded; None if there is nothing to note."""
         # The cheapest questions first: most operations end here.
         may_count = name in _CHANGING or (name in _PRODUCTS and self._marks.may_have(Mark.INTEGERS))
-        of_counts = may_count and any(map(self._is_count, args)) and not computes_gradients()
-        may_change = name in _ALWAYS_CHANGING or (of_counts and name in _CHANGING)
-        if not may_change and not of_counts and not self._marks.may_have(Mark.CHANGED | Mark.ANGLES):
+        has_counts = may_count and any(map(self._is_count, args)) and not computes_gradients()
+        may_change = name in _ALWAYS_CHANGING or (has_counts and name in _CHANGING)
+        if not may_change and not has_counts and not self._marks.may_have(Mark.CHANGED | Mark.ANGLES):
             return None
         x = result[0] if type(result) is tuple and result else result
         if type(x) is not torch.Tensor or not x.dtype.is_floating_point or not x.numel() or not in_memory(x):
@@ -98,7 +98,7 @@ class Integers:
         for arg in _float_tensors(args):
             marks |= self._marks.of(arg)
         has_changed, has_angles = bool(marks & Mark.CHANGED), bool(marks & Mark.ANGLES)
-        has_angles |= of_counts and name in _MULTIPLYING and any(self._collide(arg, fmt) for arg in args)
+        has_angles |= has_counts and name in _MULTIPLYING and any(self._collide(arg, fmt) for arg in args)
         if not may_change and not has_changed and not has_angles:
             return None
         needs_values = may_change and not (has_changed and has_angles)  # else both are known without a comparison

@@ -57,7 +57,7 @@ class ChangedMeasures:
 
     def __init__(self, marks: Marks) -> None:
         self._marks = marks
-        self._found: dict[int, _MeasureChange] = {}
+        self._changed: dict[int, _MeasureChange] = {}
 
     @staticmethod
     def in_formats(formats: Iterable[Format], marks: Marks) -> ChangedMeasures | None:
@@ -68,7 +68,7 @@ class ChangedMeasures:
     def before(self, name: str, result: Any) -> MeasureBefore | None:
         """Copies the result of an operation before it is rounded; None if there is nothing to note."""
         makes_measure = is_measure(name)
-        if not (makes_measure or self._found):
+        if not (makes_measure or self._changed):
             return None
         x = result[0] if type(result) is tuple and result else result
         if type(x) is not torch.Tensor or x.numel() != 1 or not x.dtype.is_floating_point or not in_memory(x):
@@ -87,29 +87,29 @@ class ChangedMeasures:
         x, number_before = measured
         address = x.data_ptr()
         if number_before is not None and _is_visible(number_before, x.item()):
-            if len(self._found) >= _MANY:
-                self._found.clear()  # their marks stay: C++ then asks Python in vain
+            if len(self._changed) >= _MANY:
+                self._changed.clear()  # their marks stay: C++ then asks Python in vain
             self._add(x, _MeasureChange(x.item(), f"rounded from {number_before:.6g} to {fmt}"))
         elif any(self._holds_changed(arg, address, name) for arg in args):
             self._add(x, _MeasureChange(x.item(), f"computed from a number that was rounded to {fmt}"))
-        elif self._found.pop(address, None) is not None and x.untyped_storage().nbytes() == x.element_size():
+        elif self._changed.pop(address, None) is not None and x.untyped_storage().nbytes() == x.element_size():
             self._marks.remove(x, Mark.MEASURE)
 
     def _add(self, x: torch.Tensor, change: _MeasureChange) -> None:
         self._marks.add(x, Mark.MEASURE)
-        self._found[x.data_ptr()] = change
+        self._changed[x.data_ptr()] = change
 
     def _holds_changed(self, arg: Any, result_address: int, name: str) -> bool:
         if type(arg) is not torch.Tensor or arg.numel() != 1 or not in_memory(arg):
             return False
-        change = self._found.get(arg.data_ptr())
+        change = self._changed.get(arg.data_ptr())
         if change is None or arg.data_ptr() == result_address:  # overwritten by now
             return change is not None and name not in _OVERWRITING
         return change.number == arg.item()
 
     def of(self, x: torch.Tensor, number: float) -> _MeasureChange | None:
         """Returns the known change of a tensor that holds ``number``."""
-        change = self._found.get(x.data_ptr()) if in_memory(x) else None
+        change = self._changed.get(x.data_ptr()) if in_memory(x) else None
         return change if change is not None and change.number == number else None
 
 

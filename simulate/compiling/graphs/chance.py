@@ -98,10 +98,10 @@ def drawn_before(graph: GraphModule, set_by: list[str]) -> tuple[list[RandomCall
         FormatError: some depend on numbers that the step computes, and the order would be another; or the step sets the
             seed of the generator, or its state between numbers that it draws.
     """
-    lasting = [name for name in set_by if not name.endswith(".set_state")]  # a state may be restored; a seed stays
-    if lasting:
+    seeding = [name for name in set_by if not name.endswith(".set_state")]  # a state may be restored; a seed stays
+    if seeding:
         raise FormatError(
-            f"the step sets the seed of PyTorch's generator (torch.{lasting[0]}), which a compiled step would do once,"
+            f"the step sets the seed of PyTorch's generator (torch.{seeding[0]}), which a compiled step would do once,"
             " and not in every call; set it outside"
         )
     drawing = [node for node in graph.graph.nodes if _draws(node)]

@@ -42,11 +42,11 @@ class _Gathered:
 
     def __init__(self) -> None:
         self._waiting: list[_Loop] = []
-        self._found: list[Callable[[], Any]] = []
+        self._functions: list[Callable[[], Any]] = []
 
     def add(self, loop: _Loop) -> LambdaFuture:
         """The function of a loop, loaded at its first use."""
-        place = len(self._found) + len(self._waiting)
+        place = len(self._functions) + len(self._waiting)
         self._waiting.append(loop)
         return LambdaFuture(lambda: self._function(place))
 
@@ -57,8 +57,8 @@ class _Gathered:
             files = min(get_compile_threads(), -(-len(loops) // _LOOPS_OF_A_FILE))
             modules = [_module_of(loops[i::files]) for i in range(files)]
             for i in range(len(loops)):
-                self._found.append(_attribute_of(modules[i % files], f"{_NAME}_{i // files}"))
-        return self._found[place]()
+                self._functions.append(_attribute_of(modules[i % files], f"{_NAME}_{i // files}"))
+        return self._functions[place]()
 
 
 def _attribute_of(module: Callable[[], Any], name: str) -> Callable[[], Any]:
@@ -83,7 +83,7 @@ def _loop_of(argtypes: Sequence[str], source: str) -> _Loop | None:
     """The loop of a source; None if it is more than the header and a function, or is bound in a way we do not know."""
     cache = CppPythonBindingsCodeCache
     begins = _LOOP.match(source)
-    alone = source.rstrip().endswith("\n}") and source.count("\n}") == 1
+    is_single = source.rstrip().endswith("\n}") and source.count("\n}") == 1
     named_once = len(re.findall(rf"\b{_NAME}\b", source)) == 1
     parsed = ", ".join(f"parse_arg<{kind.replace('const ', '')}>(args, {n})" for n, kind in enumerate(argtypes))
     binding = _BINDING.fullmatch(
@@ -94,20 +94,20 @@ def _loop_of(argtypes: Sequence[str], source: str) -> _Loop | None:
             extra_parse_arg="",
         )
     )
-    return _Loop(source, binding) if begins and alone and named_once and binding else None
+    return _Loop(source, binding) if begins and is_single and named_once and binding else None
 
 
 @contextmanager
 def gathered_loops() -> Iterator[None]:
     """For the block, inductor has the C++ loops of a program compiled together; it loads one program in it."""
-    gathered, theirs = _Gathered(), AsyncCompile.cpp_pybinding
+    gathered, original = _Gathered(), AsyncCompile.cpp_pybinding
 
     def cpp_pybinding(self: AsyncCompile, argtypes: list[str], source_code: str) -> Any:
         loop = _loop_of(argtypes, source_code) if get_compile_threads() > 1 else None
-        return theirs(self, argtypes, source_code) if loop is None else gathered.add(loop)
+        return original(self, argtypes, source_code) if loop is None else gathered.add(loop)
 
     AsyncCompile.cpp_pybinding = cpp_pybinding  # type: ignore[method-assign]
     try:
         yield
     finally:
-        AsyncCompile.cpp_pybinding = theirs  # type: ignore[method-assign]
+        AsyncCompile.cpp_pybinding = original  # type: ignore[method-assign]

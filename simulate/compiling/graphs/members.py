@@ -223,9 +223,9 @@ def _cat(target: Any, members: int, tensors: Sequence[Any], dim: int = 0) -> tor
     return result
 
 
-def _at_index(target: Any, members: int, x: Any, dim: int, *others: Any) -> torch.Tensor:
+def _at_index(target: Any, members: int, x: Any, dim: int, *operands: Any) -> torch.Tensor:
     """``gather`` and ``scatter``."""
-    stacked, *rest = [_for_members(operand, members) if _is_leaf(operand) else operand for operand in (x, *others)]
+    stacked, *rest = [_for_members(operand, members) if _is_leaf(operand) else operand for operand in (x, *operands)]
     result: torch.Tensor = target(stacked, _axis(dim, stacked.dim() - 1), *rest)
     return result
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -50,7 +49,9 @@ def tidied(graph: GraphModule) -> GraphModule:
         elif node.target is _aten.full.default and is_zero(node.args[1]):
             rounding[node] = _ANY
         elif node.op == "call_function" and _passes_on(node):
-            ways = {rounding.get(source) for source in _floating_inputs(node)} - {_ANY}
+            values = {source: source.meta["val"] for source in node.all_input_nodes}
+            floating = [x for x, v in values.items() if isinstance(v, (tuple, list)) or v.dtype.is_floating_point]
+            ways = {rounding.get(source) for source in floating} - {_ANY}
             # Zero can become -0, which not all formats that are rounded bit by bit have.
             if len(ways) == 1 and (way := ways.pop()) is not None and (way[-1] or _target_name(node) not in SIGNED):
                 rounding[node] = way
@@ -61,13 +62,6 @@ def tidied(graph: GraphModule) -> GraphModule:
 
 _ANY = "any"
 """The rounding of zeros: they are values of every float format."""
-
-
-def _floating_inputs(node: Node) -> Iterator[Node]:
-    for source in node.all_input_nodes:
-        value = source.meta["val"]
-        if isinstance(value, (tuple, list)) or value.dtype.is_floating_point:
-            yield source
 
 
 def _target_name(node: Node) -> str:

@@ -142,9 +142,9 @@ class _Run:
             result = self._step(rest) if self._simulation is None else self._simulated(self._simulation, inputs, rest)
         check_kept(rest, before)
         leaves, spec = tree_flatten(() if result is None else result)
-        others = [type(leaf).__name__ for leaf in leaves if not isinstance(leaf, torch.Tensor)]
-        if others:
-            raise FormatError(f"a step to compile returns tensors, or nothing; got {', '.join(others)}")
+        wrong_types = [type(leaf).__name__ for leaf in leaves if not isinstance(leaf, torch.Tensor)]
+        if wrong_types:
+            raise FormatError(f"a step to compile returns tensors, or nothing; got {', '.join(wrong_types)}")
         self.results = None if result is None else spec
         self.aliases = [alias_of(leaf, rest) for leaf in leaves]
         new = [leaf for leaf, alias in zip(leaves, self.aliases, strict=True) if alias is None]

@@ -65,20 +65,20 @@ class _WatchedKeys(NamedTuple):
     """Some keys of a dict, and all of its keys, if others are not allowed."""
 
     holder: Any
-    all: frozenset[str] | None
+    all_keys: frozenset[str] | None
     keys: tuple[str, ...]
     ids: tuple[int, ...]  # compared in one operation, faster than the values one by one
     values: tuple[Any, ...]  # held, so that no id is given to a new object
 
     def is_same(self) -> bool:
         """Whether the dict is unchanged."""
-        if self.all is not None and len(self.holder) != len(self.all):
+        if self.all_keys is not None and len(self.holder) != len(self.all_keys):
             return False
         return tuple([id(self.holder.get(key, _MISSING)) for key in self.keys]) == self.ids
 
     def restore(self) -> None:
         """Restores the previous keys and values."""
-        for key in () if self.all is None else set(self.holder) - self.all:
+        for key in () if self.all_keys is None else set(self.holder) - self.all_keys:
             del self.holder[key]
         for key, value in zip(self.keys, self.values, strict=True):
             if value is _MISSING:

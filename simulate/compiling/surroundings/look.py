@@ -51,7 +51,7 @@ class Surroundings:
         ids = tuple(map(id, arguments))  # the state holds the arguments, so no id is given to a new object
         with places_lock:
             state = self._latest.get(ids)
-            if state is None or not state.found.watch.unchanged():
+            if state is None or not state.findings.watch.unchanged():
                 if len(self._latest) > _MOST_ARGUMENTS:
                     self._latest.clear()
                 state = self._latest[ids] = self._look_anew(arguments)
@@ -69,33 +69,33 @@ class Surroundings:
         self._latest.clear()
 
     def _look_anew(self, arguments: tuple[object, ...]) -> SurroundingsState:
-        found = self._walk(arguments)
+        findings = self._walk(arguments)
         # A setting of an optimizer that has changed once, such as a scheduled momentum, is an input from now on.
-        before, self._settings = self._settings, self._settings | found.settings
+        before, self._settings = self._settings, self._settings | findings.settings
         changed = {
-            key for path, (key, values) in found.settings.items() if before.get(path, (key, values))[1] != values
+            key for path, (key, values) in findings.settings.items() if before.get(path, (key, values))[1] != values
         }
         if changed and self._varying:
             self._varying |= changed
-            found = self._walk(arguments)
+            findings = self._walk(arguments)
         # Each tensor once: the numbers of the tensors in all places are part of the structure.
         numbers: dict[int, int] = {}
         tensors: list[torch.Tensor] = []
         places = []
-        for path, x in found.tensors:
+        for path, x in findings.tensors:
             if x.requires_grad and not x.is_leaf:
                 raise FormatError(f"{path} is part of a graph of autograd, which a program cannot continue")
             if id(x) not in numbers:
                 numbers[id(x)] = len(tensors)
                 tensors.append(x)
             places.append(numbers[id(x)])
-        key = (tuple([part for _, part in found.parts]), tuple(places))
+        key = (tuple([part for _, part in findings.parts]), tuple(places))
         if self._parts and key not in self._tokens:
-            pairs = zip(self._parts, found.parts, strict=False)
+            pairs = zip(self._parts, findings.parts, strict=False)
             self.changed = next((path for (_, old), (path, new) in pairs if old != new), self.changed)
-        self._parts = found.parts
+        self._parts = findings.parts
         return SurroundingsState(
-            found, arguments, self._tokens.setdefault(key, len(self._tokens)), tensors, [], self._walk
+            findings, arguments, self._tokens.setdefault(key, len(self._tokens)), tensors, [], self._walk
         )
 
     def _walk(self, arguments: tuple[object, ...]) -> Findings:
@@ -105,7 +105,7 @@ class Surroundings:
             for number, root in enumerate((*self._roots, *arguments)):
                 walk.visit(root, "the step" if number == 0 else f"the {type(root).__name__}")
             if len(self._names) == count:
-                return walk.found
+                return walk.findings
 
 
 def _module_of(step: Any) -> str | None:

@@ -49,32 +49,32 @@ class StandIns:
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Puts the other tensors in their places for the block, and restores the previous content after it."""
-        found = self._state.found
-        states = _states(found)
-        self._numbers = [self._give(x) for x in found.numbers.read()]
+        findings = self._state.findings
+        states = _states(findings)
+        self._numbers = [self._give(x) for x in findings.numbers.read()]
         with places_lock:
             try:
-                with found.numbers.holding(self._numbers), _only_modules(found.modules):
+                with findings.numbers.holding(self._numbers), _only_modules(findings.modules):
                     self._put()
                     yield
             except Exception as error:
-                if _states(found) != states:  # the new state has no values in a trace: an eager call must make it
+                if _states(findings) != states:  # the new state has no values in a trace: an eager call must make it
                     raise NewStateError from error
                 raise
             finally:
-                found.watch.restore()
+                findings.watch.restore()
 
     def _put(self) -> None:
-        found = self._state.found
+        findings = self._state.findings
         for x, y in zip(self._state.without_gradients, self._replacements, strict=True):
             y.__dict__.update(vars(x))  # attributes that a program has set, which modules and optimizers read
             if isinstance(x, torch.nn.Parameter):
                 y._is_param = True  # noqa: SLF001  what isinstance goes by
         for number, gradient in self._gradients.items():
             self._replacements[number].grad = gradient
-        self._in_places = [self._replacement_of[id(x)] for x in found.tensors.read()]
-        found.tensors.put(self._in_places)
-        for slot in found.keyed:
+        self._in_places = [self._replacement_of[id(x)] for x in findings.tensors.read()]
+        findings.tensors.put(self._in_places)
+        for slot in findings.keyed:
             replaced = slot.value.copy()  # of the same class, such as an optimizer's defaultdict
             replaced.clear()
             replaced.update({self._replacement_of.get(id(key), key): value for key, value in slot.value.items()})
@@ -88,13 +88,13 @@ class StandIns:
             FormatError: the step has changed something else than tensors.
         """
         after = self._state.look_again()
-        _check_constants(self._state.found, after)
+        _check_constants(self._state.findings, after)
         for (path, x), before in zip(after.numbers, self._numbers, strict=True):
             if x is not before:
                 raise FormatError(f"the step changes {path}, {_NOT_AGAIN}")
-        made: list[torch.Tensor] = []
+        new_tensors: list[torch.Tensor] = []
         pairs = zip(after.tensors, self._in_places, strict=True)
-        places = [None if x is before else _number_among(made, x, path) for (path, x), before in pairs]
+        places = [None if x is before else _number_among(new_tensors, x, path) for (path, x), before in pairs]
         gradients: list[tuple[int, int | None]] = []
         for number, x in enumerate(self._replacements):
             if x.requires_grad != self._state.without_gradients[number].requires_grad:
@@ -102,24 +102,26 @@ class StandIns:
             if not x.is_leaf:
                 continue
             if x.grad is not self._gradients.get(number):
-                gradients.append((number, None if x.grad is None else _number_among(made, x.grad, "a gradient")))
+                new = None if x.grad is None else _number_among(new_tensors, x.grad, "a gradient")
+                gradients.append((number, new))
             x.grad = None  # the stand-in may be an argument, and a program leaves no gradients in arguments
-        return StepEffects(places if any(new is not None for new in places) else [], gradients, len(made)), made
+        places = places if any(new is not None for new in places) else []
+        return StepEffects(places, gradients, len(new_tensors)), new_tensors
 
 
-def _states(found: Findings) -> list[int]:
+def _states(findings: Findings) -> list[int]:
     """Counts the state entries of each optimizer."""
-    return [sum(1 + len(state) for state in optimizer.state.values()) for optimizer in found.optimizers]
+    return [sum(1 + len(state) for state in optimizer.state.values()) for optimizer in findings.optimizers]
 
 
-def _number_among(made: list[torch.Tensor], x: torch.Tensor, path: str) -> int:
+def _number_among(new_tensors: list[torch.Tensor], x: torch.Tensor, path: str) -> int:
     if x.requires_grad:
         raise FormatError(f"the step leaves a part of autograd's graph in {path}; leave it there with .detach()")
-    for number, other in enumerate(made):
+    for number, other in enumerate(new_tensors):
         if other is x:
             return number
-    made.append(x)
-    return len(made) - 1
+    new_tensors.append(x)
+    return len(new_tensors) - 1
 
 
 def _check_constants(before: Findings, after: Findings) -> None:
@@ -128,7 +130,7 @@ def _check_constants(before: Findings, after: Findings) -> None:
     place = next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(before.parts), len(after.parts)))
     if place == len(before.parts) == len(after.parts):
         return
-    left, right = ((found.parts[place] if place < len(found.parts) else found.parts[-1]) for found in (before, after))
+    left, right = (parts[min(place, len(parts) - 1)] for parts in (before.parts, after.parts))
     if any(path.startswith(state) for state in after.states for path in (left[0], right[0])):
         raise NewStateError
     # Constants that are numbers or text are named.
@@ -138,19 +140,19 @@ def _check_constants(before: Findings, after: Findings) -> None:
 
 
 @contextmanager
-def _only_modules(found: Sequence[torch.nn.Module]) -> Iterator[None]:
+def _only_modules(modules: Sequence[torch.nn.Module]) -> Iterator[None]:
     """For the block, this thread may call only the modules that were found, and modules that the step makes itself."""
-    known = {id(module) for module in found}
-    made: WeakSet[torch.nn.Module] = WeakSet()
+    allowed = {id(module) for module in modules}
+    created: WeakSet[torch.nn.Module] = WeakSet()
     make, thread = torch.nn.Module.__init__, get_ident()
 
     def note(module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
         make(module, *args, **kwargs)
         if get_ident() == thread:
-            made.add(module)
+            created.add(module)
 
     def check(module: torch.nn.Module, _: Any) -> None:
-        if get_ident() == thread and id(module) not in known and module not in made:
+        if get_ident() == thread and id(module) not in allowed and module not in created:
             raise FormatError(f"the step calls a {type(module).__name__} that was not found around it; {HOW}")
 
     handle = register_module_forward_pre_hook(check)

@@ -23,14 +23,14 @@ class StepEffects(NamedTuple):
     """The new tensor, by number, in each place of a tensor; None leaves the old one there. Empty: there are no new."""
     gradients: list[tuple[int, int | None]]
     """The new tensor, by number, that becomes the ``grad`` of a tensor, by number; None for none."""
-    made: int
+    new_count: int
     """The number of new tensors."""
 
 
 class SurroundingsState(NamedTuple):
     """The surroundings at one moment."""
 
-    found: Findings
+    findings: Findings
     arguments: tuple[object, ...]
     token: int
     """A number that is the same at two moments with the same structure and constants."""
@@ -51,17 +51,17 @@ class SurroundingsState(NamedTuple):
 
     def numbers(self) -> list[float]:
         """Returns the numbers that may differ in every call."""
-        return self.found.numbers.read()
+        return self.findings.numbers.read()
 
     def look_again(self) -> Findings:
         """Looks at the same surroundings, which may have changed."""
         return self.walk(self.arguments)
 
-    def put(self, effects: StepEffects, made: Sequence[torch.Tensor]) -> None:
+    def put(self, effects: StepEffects, new_tensors: Sequence[torch.Tensor]) -> None:
         """Puts new tensors in the places where the step leaves them."""
         with places_lock:
             for number, new in effects.gradients:
-                self.tensors[number].grad = None if new is None else made[new]
+                self.tensors[number].grad = None if new is None else new_tensors[new]
             if effects.places:
-                pairs = zip(self.found.tensors.read(), effects.places, strict=True)
-                self.found.tensors.put([x if new is None else made[new] for x, new in pairs])
+                pairs = zip(self.findings.tensors.read(), effects.places, strict=True)
+                self.findings.tensors.put([x if new is None else new_tensors[new] for x, new in pairs])

@@ -40,16 +40,16 @@ class Libraries:
     """
 
     def __init__(self, module: str | None) -> None:
-        self._known: dict[str, bool] = {} if module is None else {module.partition(".")[0]: False}
+        self._is_library: dict[str, bool] = {} if module is None else {module.partition(".")[0]: False}
 
     def __contains__(self, module: object) -> bool:
         if not isinstance(module, str):
             return True
         root = module.partition(".")[0]
-        if root not in self._known:
+        if root not in self._is_library:
             file = getattr(sys.modules.get(root), "__file__", None) or ""
-            self._known[root] = root in _ALWAYS or any(folder in file for folder in _INSTALLED)
-        return self._known[root]
+            self._is_library[root] = root in _ALWAYS or any(folder in file for folder in _INSTALLED)
+        return self._is_library[root]
 
 
 def methods(kind: type, libraries: Libraries) -> Iterator[tuple[str, FunctionType]]:
@@ -90,7 +90,7 @@ class Walk:
             SimpleNamespace: self._all_attributes, dict: self._dict,
             list: self._list, set: self._set, MethodType: self._method, partial: self._partial,
         }  # fmt: skip
-        self.found = Findings(Slots(torch.Tensor), Slots(NUMBERS), {}, [], [], [], [], [], ContainerWatch())
+        self.findings = Findings(Slots(torch.Tensor), Slots(NUMBERS), {}, [], [], [], [], [], ContainerWatch())
 
     def visit(self, value: Any, path: str, slot: Slot | None = None) -> None:
         """Inspects a value; ``slot`` is its place, None if nothing else can be put there."""
@@ -100,7 +100,7 @@ class Walk:
             self._tensor(value, path)
             if slot is None:
                 raise FormatError(f"{path} is a tensor where compile cannot put another in its place; {HOW}")
-            self.found.tensors.add(slot)
+            self.findings.tensors.add(slot)
         elif isinstance(value, ReferenceType) and isinstance(value(), torch.Tensor):
             self._part(path, ReferenceType)  # to a stand-in while the step is traced: layers such as LSTM renew theirs
         elif isinstance(value, tuple):
@@ -117,7 +117,7 @@ class Walk:
                 looker(value, path, slot)
 
     def _part(self, path: str, part: Any) -> None:
-        self.found.parts.append((path, part))
+        self.findings.parts.append((path, part))
 
     def _is_new(self, value: Any, path: str) -> bool:
         number = self._visited.get(id(value))
@@ -125,7 +125,7 @@ class Walk:
             self._part(path, ("as before", number))
             return False
         self._visited[id(value)] = len(self._visited)
-        if len(self.found.parts) > _MOST:
+        if len(self.findings.parts) > _MOST:
             raise FormatError(f"there is too much around the step to look through, at {path}; {HOW}")
         return True
 
@@ -153,35 +153,35 @@ class Walk:
         return None if module in self._libraries else self._attributes
 
     def _optimizer(self, optimizer: torch.optim.Optimizer, path: str, _: Slot | None) -> None:
-        self.found.optimizers.append(optimizer)
+        self.findings.optimizers.append(optimizer)
         self._class(type(optimizer), path)
-        self.found.states.append(f"{path}.state")
+        self.findings.states.append(f"{path}.state")
         attributes = vars(optimizer)
-        self.found.watch.dict(attributes)
+        self.findings.watch.dict(attributes)
         for key, value in attributes.items():
             if key != "param_groups":  # whose numbers may be inputs of a program
                 self.visit(value, f"{path}.{key}", Slot(f"{path}.{key}", attributes, key))
         groups = optimizer.param_groups
-        self.found.watch.list(groups)
+        self.findings.watch.list(groups)
         for i, group in enumerate(groups):
             self._group(group, f"{path}.param_groups[{i}]")
 
     def _group(self, group: dict[str, Any], path: str) -> None:
         varying = [key for key, value in group.items() if key in self._varying and items_of(value, NUMBERS)]
-        self.found.watch.part(group, [key for key in group if key not in varying], growing=False)
+        self.findings.watch.part(group, [key for key in group if key not in varying], growing=False)
         for key, value in group.items():
             slot = Slot(f"{path}[{key!r}]", group, key)
             if key in varying:
-                self.found.numbers.add(slot)
+                self.findings.numbers.add(slot)
                 self._part(slot.path, ("numbers", len(items_of(value, NUMBERS))))
             else:
                 self._part(path, key)
                 self.visit(value, slot.path, slot)
                 if floats := items_of(value, NUMBERS):
-                    self.found.settings[slot.path] = key, tuple(floats)
+                    self.findings.settings[slot.path] = key, tuple(floats)
 
     def _module(self, module: torch.nn.Module, path: str, _: Slot | None) -> None:
-        self.found.modules.append(module)
+        self.findings.modules.append(module)
         self._class(type(module), path)
         self._items(vars(module), path, ".{}")
 
@@ -192,11 +192,11 @@ class Walk:
         if any(isinstance(key, torch.Tensor) for key in value):  # such as an optimizer's state
             if slot is None:
                 raise FormatError(f"{path} has tensors for keys, where compile cannot put others in their place; {HOW}")
-            self.found.keyed.append(slot)
+            self.findings.keyed.append(slot)
         self._items(value, path, "[{!r}]")
 
     def _items(self, value: dict[Any, Any], path: str, form: str) -> None:
-        self.found.watch.dict(value)
+        self.findings.watch.dict(value)
         for i, (key, item) in enumerate(value.items()):
             keyed = isinstance(key, torch.Tensor)  # such keys are replaced, so their position names them
             place = path + (f"[{i}]" if keyed else form.format(key))
@@ -204,13 +204,13 @@ class Walk:
             self.visit(item, place, Slot(place, value, key))
 
     def _list(self, value: list[Any], path: str, _: Slot | None) -> None:
-        self.found.watch.list(value)
+        self.findings.watch.list(value)
         self._part(path, len(value))
         for i, item in enumerate(value):
             self.visit(item, f"{path}[{i}]", Slot(f"{path}[{i}]", value, i))
 
     def _set(self, value: set[Any], path: str, _: Slot | None) -> None:
-        self.found.watch.set(value)
+        self.findings.watch.set(value)
         self._part(
             path, frozenset([identity(item) if isinstance(item, _CONSTANT) else ByIdentity(item) for item in value])
         )
@@ -222,12 +222,12 @@ class Walk:
         self._names |= used
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             if _is_filled(cell) and self._is_new(cell, name):
-                self.found.watch.cell(cell)
+                self.findings.watch.cell(cell)
                 self.visit(cell.cell_contents, name, Slot(name, cell))
         # A library's wrapper, such as that of an optimizer's step, closes over the function that it wraps.
         if function.__globals__.get("__name__") not in self._libraries:
             globals_used = sorted(used & function.__globals__.keys())
-            self._some(function.__globals__, globals_used, "", growing=True)
+            self._keys(function.__globals__, globals_used, "", growing=True)
         self.visit((function.__defaults__, function.__kwdefaults__), f"{path}'s defaults")
 
     def _method(self, method: MethodType, path: str, _: Slot | None) -> None:
@@ -245,10 +245,10 @@ class Walk:
         attributes = vars(value)
         if not isinstance(value, ModuleType):
             self._class(type(value), path)
-        self._some(attributes, sorted(self._names & attributes.keys()), f"{path}.", growing=False)
+        self._keys(attributes, sorted(self._names & attributes.keys()), f"{path}.", growing=False)
 
-    def _some(self, holder: dict[str, Any], keys: list[str], prefix: str, *, growing: bool) -> None:
-        self.found.watch.part(holder, keys, growing=growing)
+    def _keys(self, holder: dict[str, Any], keys: list[str], prefix: str, *, growing: bool) -> None:
+        self.findings.watch.part(holder, keys, growing=growing)
         for key in keys:
             self._part(prefix, key)
             self.visit(holder[key], prefix + key, Slot(prefix + key, holder, key))

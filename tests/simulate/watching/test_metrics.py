@@ -132,5 +132,5 @@ def test_what_has_gone_is_forgotten():
     with simulate("e5m3") as simulation:
         for _ in range(2 * metrics._MANY):
             kept = [LABELS[:3].mean() / 3 for _ in range(2)]
-    assert len(simulation._runner._changes._found) <= metrics._MANY
+    assert len(simulation._runner._changes._changed) <= metrics._MANY
     del kept
