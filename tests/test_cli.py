@@ -243,7 +243,7 @@ def test_profiles(undisturbed, tmp_path):
         (["train", "algorithm=dqn", "--address", "127.0.0.1:1"], "--address is for actors, and this run has none"),
         (["status", "missing"], "missing: is not the folder of a sweep"),
         (["status", "foreign"], "foreign: is not the folder of a sweep"),
-        (["collect", "foreign", "--out", "all.parquet"], "foreign: is the folder of no sweep"),
+        (["collect", "foreign", "--out", "all.parquet"], "foreign: is not the folder of a sweep"),
         (["plot", "missing"], "does not exist"),
         (["plot", "foreign"], "holds no runs"),
         (["against", "foreign"], "holds no runs"),

@@ -123,7 +123,7 @@ class Tianshou:
 
     @property
     def updates(self) -> None:
-        """None: the library does not report its updates."""
+        """Returns None: the library does not report its updates."""
         return
 
     def logged(self) -> dict[str, float]:  # noqa: D102

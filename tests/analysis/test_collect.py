@@ -115,7 +115,7 @@ def test_a_line_that_needs_care_changes_nothing_of_the_others(tmp_path, further)
 def test_single_runs_and_mistakes(sweep, tmp_path):
     run = add_run(tmp_path, "alone", lines(EVAL), config={"config": CONFIG}, result=DONE)
     assert collect([run], tmp_path / "one.parquet")[:2] == (1, 1)
-    with pytest.raises(AnalysisError, match=r"no run to collect.*\n.*of no sweep and of no run"):
+    with pytest.raises(AnalysisError, match=r"no run to collect.*\n.*not the folder of a sweep or a run"):
         collect([tmp_path], tmp_path / "none.parquet")
     (sweep / "sweep.json").write_text("[]")
     with pytest.raises(AnalysisError, match="is not the plan of a sweep"):

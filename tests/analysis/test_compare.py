@@ -141,7 +141,7 @@ def test_what_cannot_be_compared_is_left_out_and_said(tmp_path):
         "waiting: none of its 6 runs has ended yet; continue with the command that started it; left out",
         *(f"many: gym:CartPole-v1, lr 0.{i}: {without}" for i in range(1, 6)),
         "many: 2 more like these; left out",
-        "loss: is scored by loss, of which less is better, and has no shares; left out",
+        "loss: is scored by loss, where less is better, so there are no shares; left out",
         "missing: does not exist; give the folder of a sweep, as `roundoff sweep` printed it; left out",
     ]
     with pytest.raises(AnalysisError, match=r"(?s)there is nothing to compare\n.*no-fp32: .*missing: does not exist"):

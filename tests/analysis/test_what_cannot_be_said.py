@@ -70,8 +70,8 @@ def test_without_an_update_nothing_can_be_said(tmp_path):
 @pytest.mark.parametrize(
     ("before", "said"),
     [
-        ((-1250.0, -1300.0), "cannot be said: that fp32 has learned is not shown"),
-        ((-900.0, -2300.0), "cannot be said: that fp32 has learned is not shown"),
+        ((-1250.0, -1300.0), "cannot be said: fp32 is not shown to have learned"),
+        ((-900.0, -2300.0), "cannot be said: fp32 is not shown to have learned"),
         ((-3150.0, -3153.0), "equivalent within 5 %"),
         ((None, -3153.0), "equivalent within 5 %"),  # not known
     ],
@@ -125,7 +125,7 @@ def test_how_often_a_format_does_not_learn_is_apart_from_what_it_returns(tmp_pat
     cells = {name.strip(): cell.strip() for name, cell in zip(header.split("|"), row.split("|"), strict=True)}
     assert cells["ended below half way"] == "2 of 4 (9.8 % to 90.2 %)"
     assert cells["difference of the others"] == "-10"
-    assert "Does a run learn whose seed learned in fp32" in report(tmp_path)[0].read_text()
+    assert "How often a run learns if its seed learned in fp32" in report(tmp_path)[0].read_text()
 
 
 @pytest.mark.parametrize("of", [1, 2, 4, 10, 16, 40])

@@ -348,7 +348,7 @@ def test_modules_in_a_format_with_scales_round_what_they_multiply(folder):
         (["grid={seed: [0, 1, 2]}"], "needs 2 seeds that choose"),
         (["format=e5m10"], "in fp32"),
         (["policy=mixed-precision"], "makes policy and storage itself"),
-        (["grid={luck: [1, 2], seed: 0..5}"], "differ in their seeds alone"),
+        (["grid={luck: [1, 2], seed: 0..5}"], "differ only in their seeds"),
     ],
 )
 def test_a_search_that_cannot_be(folder, overrides, said):

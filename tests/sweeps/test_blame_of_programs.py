@@ -58,7 +58,7 @@ def test_numbers_that_are_not_finite_are_told_by_a_trial(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["program=mine.py:train"], "say what it must reach"),
+        (["program=mine.py:train"], "give a measure to reach"),
         (["program=mine.py:train", "--seeds", "2", "--measure", "total>1"], "leave out --config"),
         (["format=e4m3", "--measure", "total>1"], "is about programs"),
     ],

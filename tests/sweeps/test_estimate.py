@@ -61,7 +61,7 @@ def test_runs_with_actors_and_slow_ones_are_not_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(estimating, "_MOST_SECONDS", 0.0)
     guess = estimate(plan.runs, [tmp_path])
     assert guess.seconds == {}
-    assert guess.notes[0].startswith("no estimate for 1 runs: how long a run with actors takes")
+    assert guess.notes[0].startswith("no estimate for 1 runs: the time of a run with actors")
     assert guess.notes[1].startswith("no estimate for 1 runs: it takes more than 0 s")
 
 

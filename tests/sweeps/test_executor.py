@@ -158,7 +158,7 @@ def test_foreign_folders_are_left_alone(tmp_path):
     with pytest.raises(SweepError, match=r"thesis\.tex"):
         run(tmp_path, [0])
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
-    with pytest.raises(SweepError, match="is no folder"):
+    with pytest.raises(SweepError, match="is not a folder"):
         run(tmp_path / "thesis.tex", [0])
     ours = tmp_path / "ours"
     run(ours, [0])

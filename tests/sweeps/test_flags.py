@@ -119,7 +119,7 @@ def test_wrong_values_are_told_by_the_plan(keys, message, fresh):
 @each(
     ("code", "message"),
     [
-        ("def main(args): pass", "no parser is found beside it.*def parser"),
+        ("def main(args): pass", "its file has no parser.*def parser"),
         ("a = argparse.ArgumentParser()\nb = argparse.ArgumentParser()\ndef main(args): pass", "several parsers.*a, b"),
         (
             "a = argparse.ArgumentParser()\na.add_argument('--policy')\ndef main(args): pass",

@@ -59,7 +59,7 @@ def test_what_fails_is_told_and_the_others_are_run(tmp_path, capsys):
     ("train", "grid", "error", "message"),
     [
         (lambda x: x, {"x": [1]}, SweepError, "takes a function with a name"),
-        (third, {"x": [object()]}, SweepError, "is no value that a sweep can write down"),
+        (third, {"x": [object()]}, SweepError, "cannot be written into a sweep file"),
         (third, {"z": [1]}, SweepFileError, "roundoff.sweep: unknown key in grid 'z'"),
         (third, {"x": []}, SweepFileError, "grid.x must be a list of at least one value"),
         ("nothing.py:f", {"seed": [1]}, SweepError, "there is no file"),

@@ -254,7 +254,7 @@ def test_where_importing_a_program_starts_threads_each_run_imports_it(folder):
     for run in made.runs:
         values = json.loads((folder / "out" / "runs" / run.id / "result.json").read_text())["values"]
         assert values["elsewhere"] == 0.0
-    assert "each run imports it anew" in (folder / "out" / "logs" / "worker-1.log").read_text()
+    assert "each run imports it again" in (folder / "out" / "logs" / "worker-1.log").read_text()
 
 
 @pytest.mark.parametrize("kills", [False, True])

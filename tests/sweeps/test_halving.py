@@ -98,7 +98,7 @@ def test_an_agent_that_crashed_is_worst_also_where_returns_are_negative(tmp_path
     _, (found,) = run_search(made, tmp_path / "out", lambda: LocalProcesses(1), Watcher())
     assert [(one.candidate, one.crashed) for one in found.standings] == [("format e5m10", 0), ("format e4m3", 2)]
     assert "best: format e5m10; chosen" in str(found)
-    assert "none is best: each has" in str(replace(found, standings=found.standings[1:]))
+    assert "no candidate is best: each has" in str(replace(found, standings=found.standings[1:]))
 
 
 def test_another_metric_is_asked_for_after_the_end(search, monkeypatch):

@@ -120,17 +120,17 @@ def test_arguments_replace_sections_and_choose_runs():
     ("text", "messages"),
     [
         ("zip: {seed: [0, 1], lr: [1]}", ["f:1:25: the lists of zip", "lr has 1 values, seed has 2"]),
-        ("zip: {seed: [0, 0], lr: [1, 1]}", ["f:1:17: the combination", "stands twice (f:1:14)"]),
-        ("zip: {seed: [0]}\ngrid: {seed: [1]}", ["f:2:14: seed stands in grid and in zip (f:1:13)"]),
+        ("zip: {seed: [0, 0], lr: [1, 1]}", ["f:1:17: the combination", "is given twice (f:1:14)"]),
+        ("zip: {seed: [0]}\ngrid: {seed: [1]}", ["f:2:14: seed is in grid and in zip (f:1:13)"]),
         ("cases: {lr: 1}", ["f:1:8: cases must be a list"]),
         ("cases: [{name: 3, lrr: 1}]",
          ["f:1:16: cases[0].name must be text, got 3", "f:1:19: unknown key in cases[0] 'lrr'"]),
-        ("cases: [{name: a}, {name: a, lr: 1}]", ["f:1:27: the case 'a' stands twice (f:1:16)"]),
-        ("cases: [{lr: 1}, {lr: 1}]", ["f:1:18: the case", "stands twice (f:1:9)"]),
+        ("cases: [{name: a}, {name: a, lr: 1}]", ["f:1:27: the case 'a' is given twice (f:1:16)"]),
+        ("cases: [{lr: 1}, {lr: 1}]", ["f:1:18: the case", "is given twice (f:1:9)"]),
         ("random: {draws: 0, sed: 1, values: {lr: {normal: [0, 1]}}}",
-         ["f:1:17: random.draws must be a whole number from 1", "f:1:20: unknown key in random 'sed'; did you mean",
+         ["f:1:17: random.draws must be an integer from 1", "f:1:20: unknown key in random 'sed'; did you mean",
           "f:1:42: unknown key in random.values.lr 'normal'"]),
-        ("random: {seed: 0, values: {lr: {choice: [1]}}}", ["f:1:9: random needs draws, a whole number from 1"]),
+        ("random: {seed: 0, values: {lr: {choice: [1]}}}", ["f:1:9: random needs draws, an integer from 1"]),
         ("random: {draws: 1, seed: 0}", ["f:1:9: random needs values: a distribution for at least one key"]),
         ("random: {draws: 1, seed: 0, values: {lr: {choice: [1], uniform: [1, 2]}}}",
          ["f:1:42: random.values.lr must be one of uniform, log_uniform, choice, such as"]),
@@ -154,7 +154,7 @@ def test_mistakes_are_named_with_their_place(text, messages):
 
 
 def test_mistakes_of_arguments():
-    assert "argument 'lr=1': lr stands in cases (f:5:3)" in complaints(CASES, "lr=1")
+    assert "argument 'lr=1': lr is in cases (f:5:3)" in complaints(CASES, "lr=1")
     assert "--only lr=" in complaints(CASES, "lr=[1, 2]")
     found = complaints(CASES, "grid.sed=1", "random.draws=x", "lr.x=1", only=["seed=9", "case=slow", "see=1", "seed"])
     for message in (

@@ -447,12 +447,12 @@ def test_what_a_run_does_to_its_process_does_not_reach_the_next(folder, monkeypa
         ("base: {format: e5m1O}", "train", "s.yaml:2:16: format: unknown format 'e5m1O'"),
         ("base: {format: 'nowhere:x'}", "train", "nowhere:x: cannot be imported"),
         ("base: {rounding: sometimes}", "train", "s.yaml:2:18: rounding: policy: unknown rounding"),
-        ("base: {policy: {rounding: up}, rounding: up}", "train", "rounding stands in policy, and as a key"),
+        ("base: {policy: {rounding: up}, rounding: up}", "train", "rounding is in policy, and is also a key"),
         ("base: {device: cuda}", "train", "needs a parameter device"),
         ("metric: {goal: best}", "train", "s.yaml:2:9: metric.goal: must be 'maximize' or 'minimize'"),
         ("metric: [mean]", "train", "s.yaml:2:9: metric must be a name, or a mapping with the keys name, goal"),
-        ("", "strange", "x is annotated with <class 'torch.Tensor'>, which no value of YAML is"),
-        ("", "anything", "**options is no parameter that can be given by its name"),
+        ("", "strange", "x is annotated with <class 'torch.Tensor'>, which YAML cannot express"),
+        ("", "anything", "**options cannot be given by name"),
         ("", "needs", "needs lr, which has no default: set it in base or grid"),
         ("", "named", "the parameter base has the name of a section; rename it"),
         ("", "absent", "absent does not exist in it"),
@@ -489,7 +489,7 @@ def test_programs_that_cannot_be_imported(tmp_path, source, message):
 
 def test_a_metric_needs_a_program(tmp_path):
     (tmp_path / "s.yaml").write_text("metric: accuracy\n")
-    with pytest.raises(SweepFileError, match="metric is about what a program returns"):
+    with pytest.raises(SweepFileError, match="metric is for programs"):
         plan_file(tmp_path / "s.yaml")
 
 

@@ -111,7 +111,7 @@ def test_a_bisection_finds_what_the_whole_grid_would(search, tmp_path):
     listed = {run["config"]["format"] for run in SweepDirectory(tmp_path / "out").read()["runs"]}
     assert listed == set(started)
     assert "e5m4 is enough (fp32 0.9905; " in str(found[0])
-    assert str(found[1]).startswith("need 20: none is good enough")
+    assert str(found[1]).startswith("need 20: no format is good enough")
 
 
 def test_a_search_that_was_killed_between_two_rounds_has_not_ended(tmp_path):
@@ -264,7 +264,7 @@ def test_the_bits_of_actors_are_searched_whatever_the_family(tmp_path):
     [
         ({"e5m2": None}, "e5m4 is enough (fp32 -150; e5m2 crashed, e5m4 -150)"),
         ({"updates": 0}, "cannot be said: fp32 itself made no update (fp32 -150)"),
-        ({"untrained": -151.0}, "cannot be said: before it learned, fp32 was as good, -151 (fp32 -150)"),
+        ({"untrained": -151.0}, "cannot be said: fp32 did not improve on its untrained policy, -151 (fp32 -150)"),
         ({"untrained": -1400.0}, "e5m2 is enough (fp32 -150; e5m2 -150, e5m4 -150)"),
     ],
 )

@@ -47,7 +47,7 @@ def _always_ready(_shared: Any) -> Any:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _unscaled(bits: Any, _shared: Any) -> Any:
+def _unchanged_bits(bits: Any, _shared: Any) -> Any:
     return bits
 
 
@@ -79,7 +79,7 @@ def _group_loop(dtype: torch.dtype, nest: Any, shared_of: Any, number_of: Any) -
         "nest": nest,
         "shared_of": shared_of,
         "is_ready": _always_ready,
-        "ready": _unscaled,
+        "ready": _unchanged_bits,
         "number_of": number_of,
     }
     return specialised(_groups, dtype, **parts, **_BY_RANGE)

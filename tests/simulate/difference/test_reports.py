@@ -222,7 +222,7 @@ def test_commands(tmp_path):
     assert "equal bits" in failed.stdout
     assert failed.stderr.count("c.py ended with exit status 3; its operations before that are compared") == 2
     nowhere = command("diff", "a.jsonl", "a.jsonl", "--html", "missing/page.html")
-    assert (nowhere.returncode, "there is no folder" in nowhere.stderr) == (2, True), nowhere
+    assert (nowhere.returncode, "does not exist" in nowhere.stderr) == (2, True), nowhere
     for name, message in (("missing.py", "left no trace"), ("missing.jsonl", "missing.jsonl")):
         missing = command("diff", "a.jsonl", name)
         assert missing.returncode == 2, missing

@@ -333,7 +333,7 @@ def test_mistakes_end_with_one_message_and_status_2(folder, monkeypatch, capsys)
     monkeypatch.chdir(folder)
     (folder / "fine.py").write_text("")
     for arguments, message in [
-        (["fine.py"], "say which: --format"),
+        (["fine.py"], "give --format"),
         (["--format", "e5m3", "missing.py"], "missing.py: there is no such file"),
         (["--format", "e5m3", "."], "__main__.py: there is no such file"),
         (["--format", "e5m3", "-m", "missing.module"], "there is no module missing.module to run"),
@@ -344,8 +344,8 @@ def test_mistakes_end_with_one_message_and_status_2(folder, monkeypatch, capsys)
         (["--format", "e5m3", "--policy", "{", "fine.py"], "--policy"),
         (["--format", "e5m3", "--policy", "some", "fine.py"], "policy.preset must be"),
         (["--format", "fp32", "--policy", "mixed-precision", "fine.py"], "is --format bf16 or fp16"),
-        (["--format", "e5m3", "--observe-table", "no/where.csv", "fine.py"], "there is no folder"),
-        (["--format", "e5m3", "--cost-table", "no/where.csv", "fine.py"], "there is no folder"),
+        (["--format", "e5m3", "--observe-table", "no/where.csv", "fine.py"], "no does not exist"),
+        (["--format", "e5m3", "--cost-table", "no/where.csv", "fine.py"], "no does not exist"),
         (["--format", "e5m3", "--cost-model", "moore", "fine.py"], "there is no cost model 'moore'"),
         (["--format", "e5m3", "--cost", "--blame", "loss<1", "fine.py"], "leave out --cost"),
         (["--format", "e5m3", "--observed", "fine.py"], "No such option"),
