@@ -134,7 +134,7 @@ class PopulationStep:
                     " population share; give it tensors of one type"
                 )
         products = products_of(traced.graph, self._simulations)
-        with in_float32(*products) if products else nullcontext():  # in which kernels are compared
+        with in_float32(*products) if products else nullcontext():  # kernels are compared as they run
             traced = for_members(traced, len(self._simulations))
         aliases = [None if alias is None else alias.of_members(leaves[alias.argument]) for alias in traced.aliases]
         return CompiledProgram(compile_graph(traced), traced._replace(aliases=aliases), [], None, products)

@@ -111,7 +111,7 @@ def _kept_in(folder: Path) -> Iterator[None]:
     try:
         from torch._inductor import codecache  # noqa: PLC0415  it takes seconds to import
 
-        headers = folder / "precompiled_headers"  # for which inductor does not ask the variable
+        headers = folder / "precompiled_headers"  # inductor does not ask the variable for their folder
         replacements: dict[str, Any] = {"_HEADER_DIR": str(headers), "_HEADER_LOCK_DIR": str(headers / _LOCKS)}
         replacements["_precompile_header"] = _precompile_header()
         originals = {name: getattr(codecache, name) for name in replacements}

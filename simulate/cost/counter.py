@@ -119,7 +119,7 @@ class CostCounter(Watcher):
             moved.read_bits += memory.see(x).of_part(elements)
         if products is None:
             moved.without_formula += 1
-        # Operands may be overwritten: their formats are read before those of the results are stored.
+        # Operands may be overwritten: their formats are read before the formats of results are stored.
         multiplied = self._multiplied(call, operation, products or (), traffic.results)
         for x in traffic.results:
             if traffic.written or memory.find(x) is None:  # memory that is only passed on keeps its format
@@ -168,7 +168,7 @@ class CostCounter(Watcher):
         return rows
 
     def _operand_format(self, call: Call, name: str, product: str, x: Any) -> tuple[str, int]:
-        """Returns the format, and its bits, in which an operation reads an operand: rounded for it, or as in memory."""
+        """Returns the format that an operation reads an operand in, and its bits: rounded for it, or as in memory."""
         rounded = {key[1]: fmt for key, fmt in call.operands.items() if key[0] == name}
         fmt = rounded.get(product) or next(iter(rounded.values()), None)  # rounded once for all products
         if fmt is None and has_own_memory(x):

@@ -121,7 +121,7 @@ class Cost:
 
         Args:
             steps: the number of steps counted.
-            models: the models whose costs of the products are included.
+            models: Models of costs; the result includes the cost of the products by each of them.
         """
         totals = self.totals()
         products = [

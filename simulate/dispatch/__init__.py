@@ -1,1 +1,1 @@
-"""The mode that every operation passes through, and what it does with one."""
+"""The mode that every operation passes through, and its treatment of operations."""

@@ -146,7 +146,7 @@ class NarrowCall:
         """Returns the ``id`` of tensors, among results and those written to, that the program has in a wide dtype."""
         results = _flatten([result])
         wide = {id(x) for x, dtype in zip(results, self._dtypes(results), strict=True) if dtype not in NARROW}
-        # Results in the memory of a narrow argument (in place) are rounded, results in that of a wide one are not.
+        # Results in the memory of a narrow argument (in place) are rounded, results in a wide argument's are not.
         return frozenset((wide - self._originals.keys()) | {id(x) for x in self._written if x.dtype not in NARROW})
 
     def narrowed(self, result: Any, carried: Carried | None) -> Any:
@@ -183,7 +183,7 @@ class NarrowCall:
         """Returns the dtypes that the program expects of the results, one by one."""
         if len(self._results) == len(results):
             return self._results
-        # Operations that only write, or return lists whose length depends on the data
+        # Operations that only write, or return lists of a length that depends on the data
         return [self._results[0] if self._results else _promoted(*self._arguments)] * len(results)
 
 
@@ -225,7 +225,7 @@ def _result_dtypes(
         # The real kernel, on copies; PyTorch's description only for random operations and where the kernel fails.
         with _disable_current_modes():
             dtypes = _dtypes_of(operation, args, kwargs, torch.clone) if dense and repeatable else None
-            if isinstance(dtypes, RuntimeError) and "same dtype" in str(dtypes):  # the program is wrong without us, too
+            if isinstance(dtypes, RuntimeError) and "same dtype" in str(dtypes):  # it also fails without a simulation
                 raise dtypes
             if not isinstance(dtypes, list) and dense and not communicates(operation):
                 with _muted_log(), FakeTensorMode(), torch.inference_mode(mode=False):

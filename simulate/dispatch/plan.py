@@ -107,7 +107,7 @@ class OperationPlan:
         widens: whether its float16 and bfloat16 tensors are converted to float32.
         spares: whether it is unrounded without such a tensor (``islands: exact``).
         is_island: whether this is the plan for calls without such a tensor.
-        passes_on: whether it only returns existing results, such as those of other processes.
+        passes_on: whether it only returns existing results, such as the results of other processes.
         kernel: its implementation: the operation itself, another library's matrix product, or exact arithmetic.
         exact: whether rounding its carrier results equals rounding the exact results once.
         decomposition: runs instead of it; None if it runs itself.
@@ -235,7 +235,7 @@ class OperationPlan:
             self.kernel, self.exact = exact, True
 
     def _count_steps(self, operation: OpOverload) -> None:
-        """Makes the kernel count calls whose inner sums no accumulator reaches, or whose inner steps stay unrounded."""
+        """Makes the kernel count calls with inner sums that no accumulator reaches, or with unrounded inner steps."""
         a = self.arithmetic
         has_inner = steps_inside(operation) if a.accumulate is None else sums_inside(operation)
         is_primitive = a.granularity == Granularity.PRIMITIVE and self.rounds

@@ -216,7 +216,7 @@ class Runner:
         try:
             # The copies are made with rounding off; the operation itself runs with it on, on float32 tensors.
             call = NarrowCall(plan, args, kwargs, self._dtypes)
-            # Kernels of whole layers may return float32 gradients of what they have computed in half precision.
+            # Kernels of whole layers may return float32 gradients of results in half precision.
             is_island = plan.spares and call.computes.isdisjoint(NARROW) and plan.name not in LAYER_KERNELS
             new_arguments = (args, kwargs) if is_island else call.widened(carried)
             this_thread.rounding = False

@@ -155,7 +155,7 @@ class Simulation(Witness):
         self._named_blocks = NamedBlocks(self, unrounded, at_work) if functions else None
 
     def change(self, policy: Policy | Format | str) -> None:
-        """Replaces the policy by another one with the same format of results; it holds from the next entry on.
+        """Replaces the policy by another with the same format of results; it holds from the next entry on.
 
         The step and the counts are kept. :meth:`plans`, :meth:`audit` and :meth:`unused_rules` describe only
         the new policy.

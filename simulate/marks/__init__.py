@@ -1,1 +1,1 @@
-"""Marks on the memory of tensors: what is known about the values there."""
+"""Marks on the memory of tensors: known facts about the values there."""

@@ -214,7 +214,7 @@ def reason_against_native() -> str:
 
 
 def _load() -> None:
-    global _loaded, _reason  # noqa: PLW0603  one for the process, as what it registers is
+    global _loaded, _reason  # noqa: PLW0603  one for the process, like the kernels that it registers
     try:
         with opened(built()) as name:
             loaded = Library(name)
@@ -237,7 +237,7 @@ def _begin(loaded: Any) -> None:
     names = [name.partition(".")[::2] for name in torch._C._dispatch_get_all_op_names() if _can_be_plain(name)]  # noqa: SLF001
     count = len(names)
     columns = [(ctypes.c_char_p * count)(*(text.encode() for text in column)) for column in zip(*names, strict=True)]
-    with _disable_current_modes():  # the first simulation may be entered inside another one, of Python's, which counts
+    with _disable_current_modes():  # the first simulation may be entered inside of a mode that counts operations
         tensor = torch.empty(1, device="cpu")
     plain_keys = torch._C._dispatch_keys(tensor).raw_repr()  # noqa: SLF001
     loaded.classes(id(torch.Tensor), id(torch.nn.Parameter), id(tensor))

@@ -63,8 +63,9 @@ class StandsFor(NamedTuple):
     """Whether the operation reads a number: C++ leaves to Python numbers that are not finite or were changed by
     rounding, and all that are read after one that was not finite."""
     asks: int = 0
-    """1: the operation asks whether numbers are finite, of which something is said as above; 2: it may, and derivatives
-    compare by it; 3: it makes tensors of numbers, which derivatives take from the dtype; 4: derivatives use it."""
+    """1: the operation asks whether numbers are finite, and C++ leaves the same numbers to Python; 2: it may ask, and
+    derivatives compare by it; 3: it makes tensors of numbers, which derivatives take from the dtype; 4: derivatives
+    use it."""
     power: bool = False
     """The operation takes powers: only square roots are computed differently."""
     roots: Mapping[torch.dtype, Callable[..., None]] | None = None

@@ -35,7 +35,7 @@ from .weights import Weights
 
 Compute = Callable[..., Any]
 Rounder = Callable[..., torch.Tensor]
-_GOLDEN = 2654435761  # 2^32 over the golden ratio, whose multiples hash integers (Knuth, vol. 3, 6.4)
+_GOLDEN = 2654435761  # 2^32 over the golden ratio; its multiples hash integers (Knuth, vol. 3, 6.4)
 
 
 class _Rounding(NamedTuple):
@@ -45,7 +45,7 @@ class _Rounding(NamedTuple):
     mode: dict[str, Any]
     """The argument ``rounding``, if the mode is not the plan's."""
     as_forward: bool = False
-    """Whether blocks are those of the forward product."""
+    """Whether the rounding has the blocks of the forward product."""
     hadamard: int | None = None
     """The size of a Hadamard transform before the rounding; None without one."""
 
@@ -110,8 +110,8 @@ class Operands:
 
         Returns:
             The arguments with operands rounded as the policy says, except for tensors it writes to, and None. For an
-            operation whose products round an operand in different ways: the unchanged arguments, and a function of
-            the kernel that computes product by product, each with operands rounded for it. For a matrix product
+            operation with products that round an operand in different ways: the unchanged arguments, and a function
+            of the kernel that computes product by product, each with operands rounded for it. For a matrix product
             that tensor cores compute: the rounded arguments, and a function that computes it there.
         """
         assert plan.operation is not None

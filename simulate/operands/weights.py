@@ -77,7 +77,7 @@ class Weights:
     def _look_at(self, x: torch.Tensor) -> None:
         """Remembers ``x`` if autograd or its class says that it is a parameter."""
         base = x if x._base is None else x._base  # noqa: SLF001  the only access there is
-        # Sharded parameters are gathered into a buffer, of which the leaf that autograd knows is a part.
+        # Sharded parameters are gathered into a buffer, and the leaf that autograd knows is a part of it.
         # The backward pass gets it as another tensor of the same memory.
         if isinstance(base, torch.nn.Parameter):
             self._marks.add(x, Mark.PARAMETER)
@@ -86,7 +86,7 @@ class Weights:
 
     def note_module(self, module: torch.nn.Module) -> None:
         """Remembers the registered tensors of a called module: parameters, and matrices in its state."""
-        for parameter in module._parameters.values():  # noqa: SLF001  parameters() asks its children, too
+        for parameter in module._parameters.values():  # noqa: SLF001  parameters() also asks its children
             if parameter is not None and not is_lazy(parameter):  # else the first call creates it, after this hook
                 self._add(_unwrap(parameter), Certainty.PARAMETER)
         for name, buffer in module._buffers.items():  # noqa: SLF001  as above

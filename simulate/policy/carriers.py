@@ -11,7 +11,7 @@ from ...formats import Format, FormatError
 from ..aten.tensor_cores import reason_against
 from .policy import Policy
 
-# The first that fits. Products of float16 are always within float32's range; those of bfloat16 may leave it.
+# The first that fits. Products of float16 are always within float32's range; products of bfloat16 may leave it.
 _CARRIERS = (torch.float16, torch.bfloat16)
 
 

@@ -90,7 +90,7 @@ class _Watch:
         self.follower = follower
         self.times = 1  # the number of times that it was followed and not yet unfollowed
         self.patterns = patterns
-        # By the address of the code: the code, whose reference keeps the address unique, and its name if it is a part.
+        # By the address of the code: the code (a reference keeps the address unique), and its name if it is a part.
         self._names_by_code: dict[int, tuple[CodeType, str | None]] = {}
         self._frames: list[int] = []  # the ids of running functions that are parts, the innermost last
         self._open = 0

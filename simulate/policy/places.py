@@ -108,7 +108,7 @@ class _ThreadPlaces(threading.local):
 
     def __init__(self) -> None:
         self.modules: list[str] = []
-        # The backward pass in which each of these modules began; -1: in none.
+        # The backward pass that each of these modules began in; -1: in none.
         self.passes: list[int] = []
         self.parts: list[_ProgramPart] = []
         self.optimizers = 0
@@ -117,7 +117,7 @@ class _ThreadPlaces(threading.local):
         self.owners: list[str] = []
 
 
-# The attributes in which wrappers keep the module that they call.
+# The attributes where wrappers keep the module that they call
 _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 _REPLICATORS = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
 

@@ -52,8 +52,8 @@ class Policy:
         format: format of the results. fp32 means the carrier itself: nothing is rounded.
         rounding: the mode; ``stochastic`` draws from the seed of the simulation.
         operands: see :class:`Rule`.
-        accumulate: the accumulator of contractions and sums; None for the carrier's. Two divided by ``|`` are those of
-            the forward and the backward pass: ``h100-fp8|h100-fp8/128``.
+        accumulate: the accumulator of contractions and sums; None for the carrier's. Two divided by ``|`` are for the
+            forward and the backward pass: ``h100-fp8|h100-fp8/128``.
         granularity: ``kernel`` or ``primitive``.
         scalars: whether Python numbers stay exact, as in PyTorch's half-precision kernels, or are rounded.
         rules: in order.

@@ -31,7 +31,7 @@ def bits_after(place: torch.Tensor, offset: int, bits: int = WORD_BITS) -> Rando
         bits: the number of random bits of an element.
     """
     step, count, seed = place.tolist()
-    if offset >> STEP_BITS:  # the program has begun another step, whose count starts at 0
+    if offset >> STEP_BITS:  # the program has begun another step, and counts from 0 there
         count = 0
     return RandomBits(seed, (step << STEP_BITS) + count + offset, bits)
 

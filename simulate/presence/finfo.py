@@ -56,7 +56,7 @@ class _Kind(type):
     answer: Callable[[torch.dtype], FormatInfo | None]
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        info = cls.plain(*args, **kwargs)  # raises for what is no floating-point dtype
+        info = cls.plain(*args, **kwargs)  # raises for other dtypes than of floating point
         return cls.answer(getattr(torch, info.dtype)) or info
 
     def __instancecheck__(cls, instance: Any) -> bool:
@@ -65,7 +65,7 @@ class _Kind(type):
 
 @final
 class FinfoAnswers:
-    """Replaces ``torch.finfo`` by a class while a simulation is entered whose policy asks for it.
+    """Replaces ``torch.finfo`` by a class while a simulation with a policy that asks for it is entered.
 
     It answers as PyTorch does in threads without such a simulation, and in modules that imported ``finfo`` by name.
 

@@ -83,7 +83,7 @@ class Generators:
             if torch._C._current_graph_task_id() != -1 and new_state in self._places:  # noqa: SLF001  the only access
                 earlier_draws, mark = self._places[new_state]
                 draws = self._draws()
-                if draws is not None and draws is earlier_draws:  # else nothing would restore the other's position
+                if draws is not None and draws is earlier_draws:  # else nothing would restore the position later
                     draws.go_to(mark)
 
         return set_rng_state

@@ -1,1 +1,1 @@
-"""Python scripts in a simulation, unchanged: run as ``python`` runs them, and judged by what they print."""
+"""Python scripts in a simulation, unchanged: run as ``python`` runs them, and judged by their output."""

@@ -11,8 +11,8 @@ from ..aten.wrappers import has_own_memory
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
-# Twins of freed memory are removed whenever so many new twins, or bytes of them, have been added, and at least as many
-# as were alive after the last removal: so removal costs a constant share of the work.
+# Twins of freed memory are removed when this number of new twins, or bytes of them, has been added, and at least the
+# number that was alive after the last removal: so removal costs a constant share of the work.
 _NEW_TWINS = 256
 _NEW_BYTES = 1 << 24
 

@@ -18,7 +18,7 @@ _aten = torch.ops.aten
 
 # Arguments that the fused optimizers read as float32, whatever the dtype of the parameters.
 _FUSED_FLOAT32 = {"state_steps", "grad_scale", "found_inf", "lr"}
-# Arguments with which a random operation draws nothing, by name and value.
+# Arguments that make a random operation draw nothing, by name and value
 _NOT_RANDOM = {"p": 0, "dropout_p": 0, "dropout": 0, "train": False, "training": False}
 
 _WIDE = {

@@ -181,7 +181,7 @@ def digits(
         randomness: ``results``, ``operands`` or ``up-or-down``; see :class:`Randomness`. Only without a format.
         seed: seed of the roundings.
         seeds: the number of further runs, each with another seed of the generators and without random rounding. The
-            report then also has the digits in which these agree: random rounding matters only where it leaves fewer.
+            report then also has the digits that these agree in: random rounding matters only where it leaves fewer.
         root: the module, or modules, where names of modules begin.
 
     Returns:

@@ -97,7 +97,7 @@ def script_digits(
                 elements.append({(*key[:3], int(key[3])): arrays[f"a{n}"] for n, key in enumerate(record["keys"])})
             on_sample(f"sample {number + 1} of {samples}" if number < samples else f"seed {number_of_seed} of {seeds}")
     lines, rows = _digits_of_outputs(outputs[:samples], logged[:samples])
-    results = tuple(row for row in rows if row.name in logged[0] or row.least != np.inf)  # not what is always printed
+    results = tuple(row for row in rows if row.name in logged[0] or row.least != np.inf)  # not constants of the output
     rows_of_seeds = _digits_of_outputs(outputs[samples:], logged[samples:])[1] if seeds else []
     over_seeds = {row.name: row.digits for row in rows_of_seeds}
     return DigitsReport(samples, results, of_modules(elements[:samples]), failed, tuple(lines), over_seeds)

@@ -126,7 +126,7 @@ def _check_compiled_step() -> BitCheck:
                 if reasons:
                     return BitCheck("a compiled step", 0, reason=reasons[0])
                 compared += sum(z.numel() for z in compiled)
-                if not _equal_values([*expected, *eager], [*result, *compiled]):  # results, and what it wrote to
+                if not _equal_values([*expected, *eager], [*result, *compiled]):  # results, and changed arguments
                     differing.append(f"rounding {rounding}")
                     break
     return BitCheck("a compiled step", compared, tuple(differing))

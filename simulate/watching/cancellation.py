@@ -20,8 +20,8 @@ from ..presence.user_code import Line, here, text_of
 from .watcher import Call
 
 _DIFFERENCES = ("sub", "rsub", "mse_loss", "smooth_l1_loss", "huber_loss")
-_MIN_SHARE = 0.25  # the share of cancelled differences from which a line is reported
-_MIN_CANCELLED = 64  # the number of cancelled differences from which a line is reported
+_MIN_SHARE = 0.25  # the smallest share of cancelled differences on a line that is reported
+_MIN_CANCELLED = 64  # the smallest number of cancelled differences on such a line
 
 
 class CancelledAtLine(NamedTuple):
@@ -54,7 +54,7 @@ class Cancellations:
         self._counts: dict[tuple[str, str, Line | None], list[Any]] = {}
 
     def note(self, call: Call) -> None:
-        """Counts the differences that an operation will compute, for which :func:`is_difference` is true."""
+        """Counts the differences that an operation will compute; :func:`is_difference` must be true for it."""
         fmt, operands = call.format, call.args[:2]
         if not isinstance(fmt, FloatFormat) or fmt in (FP32, FP64) or not all(map(_is_readable, operands)):
             return

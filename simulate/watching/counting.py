@@ -21,7 +21,7 @@ from ...formats.cpu.widths import specialised, unsigned
 LOWEST_EXPONENT = -1023
 EXPONENTS = 2048
 
-_BLOCK = 1 << 16  # elements whose counters fit the carrier's width, and which are still in the cache for the histogram
+_BLOCK = 1 << 16  # elements: their counters fit the carrier's width, and the cache holds them for the histogram
 
 
 COUNTED = ("overflow", "underflow", "subnormal", "infinite", "nan", "inexact")

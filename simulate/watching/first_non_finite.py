@@ -132,7 +132,7 @@ class FirstNonFinite:
         self._origins.setdefault(origin)
         if origin.supplied is not None:
             self.add_supplied(origin.supplied)
-        if call.operation is None:  # an optimizer's step, for which `after` is not called
+        if call.operation is None:  # an optimizer's step, which has no call of `after`
             self._follow([x], origin, reaches=True)
         return origin
 

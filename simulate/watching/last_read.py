@@ -84,7 +84,7 @@ def _wrap_test(kernel: Callable[..., Any], name: str, watchers: Callable[[], Seq
         result = kernel(*args, **kwargs)
         x = args[0]
         if name in _COMPARISONS:
-            # isfinite is made of x == x and abs(x) != inf; NaN alone is not equal to itself.
+            # isfinite is made of x == x and abs(x) != inf; only NaN is not equal to itself.
             compares_infinity = isinstance(args[1], float) and args[1] == math.inf
             if not compares_infinity and args[1] is not x:
                 return result

@@ -21,7 +21,7 @@ from ..presence.user_code import warn_once
 
 _DIGITS = 3
 _FINE_BITS = 10
-"""Rounding to a float format with as many significand bits changes numbers by less than half a unit of digit 3."""
+"""Rounding to a float format with this number of significand bits moves values by less than half a unit of digit 3."""
 _MANY = 4096
 
 _MEASURES = (

@@ -159,7 +159,7 @@ class Walk:
         attributes = vars(optimizer)
         self.findings.watch.dict(attributes)
         for key, value in attributes.items():
-            if key != "param_groups":  # whose numbers may be inputs of a program
+            if key != "param_groups":  # their numbers may be inputs of a program: see _group
                 self.visit(value, f"{path}.{key}", Slot(f"{path}.{key}", attributes, key))
         groups = optimizer.param_groups
         self.findings.watch.list(groups)
@@ -224,7 +224,7 @@ class Walk:
             if _is_filled(cell) and self._is_new(cell, name):
                 self.findings.watch.cell(cell)
                 self.visit(cell.cell_contents, name, Slot(name, cell))
-        # A library's wrapper, such as that of an optimizer's step, closes over the function that it wraps.
+        # A library's wrapper, such as PyTorch's around an optimizer's step, closes over the function that it wraps.
         if function.__globals__.get("__name__") not in self._libraries:
             globals_used = sorted(used & function.__globals__.keys())
             self._keys(function.__globals__, globals_used, "", growing=True)
