@@ -17,8 +17,8 @@ from ..quantization.quantization import Quantization
 from .arithmetic import change_to, simulation_of
 from .state import ACT, LearnerState
 
-_EVALUATION = 1 << 31  # half of the steps that a simulation can count
-_LONGEST_EVALUATION = 1_000_003  # actions; odd, so that few places come again
+_EVALUATION = 1 << 31  # Half of the steps that a simulation can count.
+_LONGEST_EVALUATION = 1_000_003  # Actions; odd, so that numbers repeat rarely modulo 2^31.
 
 
 class Acting(LearnerState, ABC):
@@ -29,7 +29,7 @@ class Acting(LearnerState, ABC):
         acting: the program that chooses actions in training, from observations and noise; None: the learner itself.
         products: the products with rounded operands for the actions of an evaluation; None: operands are not rounded.
         samples: whether the actions of an evaluation are sampled as in training, as for :meth:`sampling`.
-        acted: actions of environments that it has chosen in training, where that decides how it explores.
+        acted: the number of actions that it has chosen in training, if exploration depends on it.
     """
 
     acting_network: ClassVar[str] = "actor"
@@ -40,20 +40,20 @@ class Acting(LearnerState, ABC):
 
     @abstractmethod
     def best_actions(self, observations: torch.Tensor) -> torch.Tensor:
-        """The actions of an evaluation, (n, action), for (n, observation); see ``TaskEnvironment``."""
+        """Returns the actions of an evaluation, (n, action), for (n, observation); see ``TaskEnvironment``."""
 
     def policy_outputs(self, observations: torch.Tensor) -> torch.Tensor:
-        """Returns the basis of actions, (n, output), for (n, observation): of most, the actions of an evaluation."""
+        """Returns the basis of actions, (n, output), for (n, observation); by default the actions of an evaluation."""
         return self.best_actions(observations)
 
     @abstractmethod
     def sample_actions(self, observations: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-        """The actions of training, (n, action); :meth:`action_noise` has drawn ``noise`` for them."""
+        """Returns the actions of training, (n, action); ``noise`` is the result of :meth:`action_noise`."""
 
     def action_noise(self, count: int, first: int = 0) -> torch.Tensor:  # noqa: ARG002
-        """The noise of ``count`` actions in training, drawn from ``generators["act_noise"]``: standard normal.
+        """Draws standard normal noise for ``count`` actions in training, from ``generators["act_noise"]``.
 
-        ``first`` is the number of the first environment that they are for; the others follow.
+        ``first`` is the number of the first environment; the other environments follow.
         """
         return self._normal(count, "act_noise")
 
@@ -61,7 +61,7 @@ class Acting(LearnerState, ABC):
         """Returns the policy of an evaluation: copies of its layers, in float32 on the CPU, and its decision rule.
 
         Raises:
-            RunError: it is more than linear layers and convolutions.
+            RunError: the policy has other layers than linear layers and convolutions.
         """
         raise RunError(
             f"the policy of {self.config.algorithm} is more than linear layers and convolutions, and cannot act outside"
@@ -74,7 +74,7 @@ class Acting(LearnerState, ABC):
 
         Args:
             observations: (n, observation), numbers of the format.
-            deterministic: the best actions instead of samples, or their substitute in a copy that samples.
+            deterministic: the actions of an evaluation: the best ones, or samples in a copy by :meth:`sampling`.
             number: the index of these actions in an evaluation. The random bits of stochastic rounding follow from
                 it and from the updates so far, so that an evaluation neither depends on others nor disturbs training.
                 Samples are counted by the agent itself.
@@ -84,7 +84,7 @@ class Acting(LearnerState, ABC):
             (n, action); NaN where the network has become NaN (0 if the baseline is coercion).
         """
         if deterministic:
-            with self._looking_on(number), self.products or nullcontext():
+            with self._evaluation_arithmetic(number), self.products or nullcontext():
                 if self.samples:
                     return self._coerced(self.sample_actions(observations, self.action_noise(len(observations))))
                 return self._coerced(self.best_actions(observations))
@@ -93,12 +93,12 @@ class Acting(LearnerState, ABC):
             noise = self.action_noise(len(observations), first)
             if not self.acting:
                 return self._coerced(self.sample_actions(observations, noise))
-        return self.acting(observations, noise)
+        return self.acting(observations, noise)  # Outside: a program contains the rounding of the simulation.
 
     @torch.no_grad()
     def policy_at(self, observations: torch.Tensor) -> torch.Tensor:
-        """:meth:`policy_outputs`, (n, output), looked at from outside of training, which it does not disturb."""
-        with self._looking_on(0):
+        """Returns :meth:`policy_outputs`, (n, output), without an effect on training."""
+        with self._evaluation_arithmetic(0):
             return self._coerced(self.policy_outputs(observations))
 
     @property
@@ -107,20 +107,21 @@ class Acting(LearnerState, ABC):
         return {}
 
     def acting_by(self, parameters: torch.Tensor, numbers: dict[str, torch.Tensor]) -> Self:
-        """Returns this learner with its acting parameters elsewhere, for a program that chooses actions."""
+        """Returns this learner with other tensors as acting parameters, for a program that chooses actions."""
         other = copy(self)
         other.numbers = {**self.numbers, **numbers}
         other.networks = {**self.networks, self.acting_network: self.networks[self.acting_network].bound_to(parameters)}
         return other
 
     def quantized(self, quantization: Quantization, *, watch: bool = False) -> Self:
-        """This learner as it acts quantized, with the weights of this moment: a copy for one evaluation.
+        """Returns a copy that acts quantized, with the current weights, for one evaluation.
 
         Args:
-            quantization: how.
+            quantization: the arithmetic of the copy.
             watch: whether ``products`` of the copy records the ranges of activations.
         """
         other = copy(self)
+        # Only operands of products are quantized: in the learner's arithmetic, but not counted by its simulation.
         if quantization.policy is None:
             other.simulation = simulation_of(self.config.model_copy(update={"observe": False}))
             if other.simulation is not None and self._quantized:
@@ -129,26 +130,26 @@ class Acting(LearnerState, ABC):
             other.products = QuantizedProducts(quantization, parameters, watch=watch)
             return other
         other.simulation = quantization.simulation(self.config.seed)
-        other.layers_stored = None  # all of the inference is as the quantization says
-        other.networks = {name: one.bound_to(quantization.number(one.flat)) for name, one in self.networks.items()}
+        other.layers_stored = None  # The quantization determines the whole inference.
+        other.networks = {name: net.bound_to(quantization.number(net.flat)) for name, net in self.networks.items()}
         other.numbers = {
-            name: quantization.number(one) if isinstance(one, torch.Tensor) else one
-            for name, one in self.numbers.items()
+            name: quantization.number(number) if isinstance(number, torch.Tensor) else number
+            for name, number in self.numbers.items()
         }
         other.bind()
         return other
 
     def sampling(self, generator: torch.Generator) -> Self:
-        """This learner as it acts in training, for an evaluation: a copy that takes its noise from the generator."""
+        """Returns a copy that acts in evaluations as in training, with noise from the generator."""
         other = copy(self)
         other.samples = True
         other.generators = {**self.generators, "act_noise": generator}
         return other
 
-    def _looking_on(self, number: int) -> AbstractContextManager[Any]:
-        """The simulation, drawing random bits for an action that is not part of training."""
+    def _evaluation_arithmetic(self, number: int) -> AbstractContextManager[Any]:
+        """Returns the simulation with the random bits of an action that is not part of training."""
         if self.simulation is None:
             return nullcontext()
-        # Beyond the places of training; a place may come again after 2^31 of them, in another evaluation.
+        # After all steps of training; a number may repeat after 2^31 others, in another evaluation.
         self.simulation.step = _EVALUATION + (self.updates * _LONGEST_EVALUATION + number) % _EVALUATION
         return self.simulation

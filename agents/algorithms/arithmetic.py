@@ -10,7 +10,7 @@ from ..config.fixes import draws_random_bits
 from ..config.learning_keys import OptimizerKeys
 from ..config.train_config import TrainConfig
 
-# What the backward products see, by ``qat.operands``.
+# The operands of backward products, by ``qat.operands``.
 _BACKWARD = {"both": "rounded", "forward": "unrounded"}
 
 
@@ -19,26 +19,26 @@ def simulation_of(config: TrainConfig) -> Simulation | None:
     fmt = Format.parse(config.format)
     storage, fixes = (config.storage, config.fixes) if isinstance(config, OptimizerKeys) else (None, ())
     if config.native:
-        # What is not simulated draws random bits all the same, for what is rounded stochastically.
+        # Fixes with stochastic rounding also need random bits in a native agent.
         return Simulation("fp32", seed=config.seed) if draws_random_bits(fixes) else None
     if fmt.native and not (config.policy or config.observe or config.qat or storage):
         return None
-    # The first action alone runs no backward pass and no optimizer, which rules may be about.
+    # No warning about unused rules: the first action runs no backward pass and no optimizer.
     policy = _policy_of(config, quantized=False)
-    stored = [Format.parse(one.format) for one in storage.formats.values()] if storage else []
+    stored = [Format.parse(kept.format) for kept in storage.formats.values()] if storage else []
     return Simulation(policy, seed=config.seed, observe=config.observe, warn_unused=False, stored=stored)
 
 
 def change_to(simulation: Simulation, config: TrainConfig, *, quantized: bool) -> None:
-    """Makes an agent's simulation, which nothing is inside of, quantize as ``config.qat`` says, or not."""
+    """Turns the arithmetic of ``config.qat`` on or off in an agent's simulation, which no code is inside of."""
     simulation.change(_policy_of(config, quantized=quantized))
 
 
 def _policy_of(config: TrainConfig, *, quantized: bool) -> Policy:
     fmt = Format.parse(config.format)
     policy = Policy.parse(config.policy, fmt) if config.policy else Policy.of(fmt)
-    # Agents count in integers. What else happens to be a whole number is rounded, since a checkpoint does not say what
-    # was computed of what.
+    # Agents count in integers. Floats that happen to be integers are rounded, since a checkpoint does not record their
+    # origin.
     policy = replace(policy, whole="rounded")
     if not quantized:
         return policy

@@ -1,4 +1,4 @@
-"""An actor that gives one action for each state and follows the gradient of a critic, for TD3 and D4PG."""
+"""An actor that computes one action for each state and follows the gradient of a critic, for TD3 and D4PG."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DeterministicActor(Learner, ABC):
         device: the device of all tensors.
         actor_widths: the widths of the hidden layers of the actor; the critics have ``config.hidden_widths``.
         critics: the number of critics.
-        outputs: numbers that each of them gives.
+        outputs: the number of outputs of each critic.
 
     Source:
         Silver et al., "Deterministic Policy Gradient Algorithms", Section 4.2; Lillicrap et al., "Continuous control
@@ -58,7 +58,7 @@ class DeterministicActor(Learner, ABC):
         actor = MLP([observation_size, *actor_widths, action_size], ensemble=1, **options)
         critic = MLP(critic_sizes, ensemble=critics, **options)
         self.networks = {"actor": actor, "critic": critic}
-        copies = {f"target_{name}": self.rounded_(one.flat).clone() for name, one in self.networks.items()}
+        copies = {f"target_{name}": self.rounded_(network.flat).clone() for name, network in self.networks.items()}
         with self.constructing():
             self.averages = {name: self.make_average(copy) for name, copy in copies.items()}
             self.optimizers = {
@@ -74,11 +74,11 @@ class DeterministicActor(Learner, ABC):
         self.first_critic = [layer[:1] for layer in self.networks["critic"].layers]
 
     def best_actions(self, observations: torch.Tensor) -> torch.Tensor:
-        """Tanh of the actor's outputs."""
+        """Returns the tanh of the actor's outputs."""
         return _actions(self.networks["actor"].layers, observations)
 
     def policy_layers(self) -> PolicyLayers:
-        """The actor."""
+        """Returns the layers of the actor."""
         actor = perceptron(self.layers()["actor"], Activation.RELU, Activation.NONE)
         return PolicyLayers((self.observation_size,), (), (actor,), Decision.TANH, self.action_size)
 
@@ -119,5 +119,5 @@ class DeterministicActor(Learner, ABC):
 
 
 def _actions(layers: Sequence[torch.Tensor], observations: torch.Tensor) -> torch.Tensor:
-    """Tanh of an actor's outputs, (n, action)."""
+    """Computes the tanh of an actor's outputs, (n, action)."""
     return torch.tanh(forward(layers, observations)[0])

@@ -32,9 +32,9 @@ def exact_target(
 def exact_error(values: torch.Tensor, target: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Computes values - target from unrounded operands and rounds the result once, to the nearest.
 
-    The difference of two results that were rounded apart has a dead zone: errors below half an ulp of the values
-    become 0, and larger ones become multiples of that ulp. As one operation, the error has m significand bits of its
-    own. In exact arithmetic it is the usual error.
+    The difference of two separately rounded results has a dead zone: errors below half an ulp of the values become 0,
+    and larger ones become multiples of that ulp. As one operation, the error itself has m significand bits. In exact
+    arithmetic it is the usual error.
 
     Args:
         values: Outputs of critics, unrounded, any shape; float64.
@@ -58,7 +58,7 @@ def unrounded_target(
     log_prob: torch.Tensor | None,
     reward_scale: float,
 ) -> torch.Tensor:
-    """Computes r + g d (V - alpha log pi) in float64, whatever is simulated."""
+    """Computes r + g d (V - alpha log pi) in float64, outside of any simulation."""
     value = following.double()
     if temperature is not None and log_prob is not None:
         value = value - reward_scale * temperature.double() * log_prob.double()
@@ -74,5 +74,5 @@ def mean_of_copies(exact: torch.Tensor, copies: int) -> torch.Tensor:
 
 @unsimulated
 def difference(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Computes x - y in float64, whatever is simulated."""
+    """Computes x - y in float64, outside of any simulation."""
     return x - y.double()

@@ -1,4 +1,4 @@
-"""Exploration noise for actions that something other than the learner computes."""
+"""Exploration noise for the actions of actors."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ..streams import Stream, torch_generator
 
 
 class Explorer(Protocol):
-    """Chooses the actions of one actor from the best ones of its policy."""
+    """Chooses the actions of one actor from the best actions of its policy."""
 
     def act(self, best: torch.Tensor) -> torch.Tensor:
-        """The actions of training for the best ones, both (n, action), float32; NaN where those are."""
+        """Returns the actions of training for the best ones, both (n, action), float32; NaN remains."""
 
     def basis(self, outputs: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
-        """Returns the basis of divergences: as ``Learner.policy_outputs``, from the outputs of an engine."""
+        """Returns the basis of divergences, like ``Learner.policy_outputs``, from the outputs of an engine."""
 
     def divergence(self, learners: torch.Tensor, own: torch.Tensor) -> float:
-        """The Kullback-Leibler divergence KL(learner || actor) of the policies, in nats: a mean over states.
+        """Returns the Kullback-Leibler divergence KL(learner || actor) of the policies, in nats: a mean over states.
 
         Args:
-            learners: the learner's policy in some states, (n, number), as :meth:`basis` gives them.
-            own: the actor's in the same ones.
+            learners: the learner's policy in some states, (n, number), as results of :meth:`basis`.
+            own: the actor's policy in the same states.
         """
 
     def ratios(self, actions: torch.Tensor, learners: torch.Tensor, own: torch.Tensor, steps: int) -> torch.Tensor:
@@ -34,21 +34,21 @@ class Explorer(Protocol):
 
         Args:
             actions: the actions taken in some states, (n, action).
-            learners: the learner's policy in them, (n, number), as :meth:`basis` gives them.
-            own: the actor's.
-            steps: that the actor had taken before.
+            learners: the learner's policy in these states, (n, number), as results of :meth:`basis`.
+            own: the actor's policy in the same states.
+            steps: the number of the actor's earlier steps.
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue identically."""
+        """Returns the state that is needed to continue identically."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes it over."""
+        """Restores the state that :meth:`state_dict` returned."""
 
 
 @final
 class GaussianExplorer:
-    """Noise on the actions of a deterministic policy, of a standard deviation that each environment has.
+    """Adds noise to the actions of a deterministic policy, with a standard deviation for each environment.
 
     Args:
         deviations: the deviations of the environments of this actor, (n, 1), float32.
@@ -64,18 +64,18 @@ class GaussianExplorer:
         self._generator = torch_generator(seed, Stream.ACTION_NOISE, torch.device("cpu"), *whose)
 
     def act(self, best: torch.Tensor) -> torch.Tensor:
-        """The best actions and noise, clipped to [-1, 1]."""
+        """Returns the best actions with noise, clipped to [-1, 1]."""
         noise = torch.randn(best.shape, generator=self._generator)
         return (best + noise * self.deviations).clamp(-1, 1)
 
     def basis(self, outputs: torch.Tensor, best: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
-        """The best actions."""
+        """Returns the best actions."""
         return best
 
     def divergence(self, learners: torch.Tensor, own: torch.Tensor) -> float:
-        """The divergence of Gaussians around the actions, before they are clipped: |difference|^2 / (2 sigma^2).
+        """Returns the divergence of Gaussians around the actions, before clipping: |difference|^2 / (2 sigma^2).
 
-        It is a mean over the environments that have noise; NaN if none has, since it would be infinite.
+        It is a mean over the environments with noise; NaN if there are none, where it would be infinite.
         """
         steps = len(own) // len(self.deviations)
         variance = self.deviations.double().square().repeat(steps, 1).squeeze(1)
@@ -83,15 +83,15 @@ class GaussianExplorer:
         return float((squared / (2 * variance))[variance > 0].mean())
 
     def ratios(self, actions: torch.Tensor, learners: torch.Tensor, own: torch.Tensor, steps: int) -> torch.Tensor:  # noqa: ARG002
-        """Ratios of densities of Gaussians clipped to [-1, 1]; at the ends, of the probabilities beyond them.
+        """Returns ratios of densities of Gaussians clipped to [-1, 1]; at the ends, of the probabilities beyond them.
 
-        1 for environments without noise, where actions do not have a density.
+        The ratio is 1 for environments without noise, where actions do not have a density.
         """
         deviations = self.deviations.double()
         noisy = deviations.squeeze(1) > 0
 
         def logarithm(means: torch.Tensor) -> torch.Tensor:
-            """The logarithm of the density, without the part that is every policy's."""
+            """Returns the logarithm of the density, without the terms that all policies share."""
             off = (actions.double() - means.double()) / deviations
             inside = actions.abs() < 1
             return torch.where(inside, -off.square() / 2, torch.special.log_ndtr(-actions.double().sign() * off))
@@ -112,7 +112,7 @@ def explorer_of(config: WithActors, rank: int, steps: int = 0, whose: tuple[int,
     Args:
         config: the config of the run.
         rank: the number of the actor.
-        steps: the number of steps in its earlier lives.
+        steps: the number of steps of its earlier processes.
         whose: the key that makes its noise differ from other noise; see ``torch_generator``.
     """
     module = agent_module(config.algorithm)
@@ -121,7 +121,7 @@ def explorer_of(config: WithActors, rank: int, steps: int = 0, whose: tuple[int,
 
 
 def deviations_of(config: WithActors, rank: int, all_of_them: torch.Tensor) -> torch.Tensor:
-    """The deviations of the environments of actor ``rank``, selected from all (environments, 1), in float32."""
+    """Returns the deviations of the environments of actor ``rank``, of all (environments, 1), in float32."""
     assert config.actors
     each = config.environments // config.actors.count
     return all_of_them[rank * each : (rank + 1) * each].float()

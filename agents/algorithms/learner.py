@@ -23,25 +23,25 @@ from .stochastic_targets import stochastic_target
 class Learner(Acting, ABC):
     """An agent: its state (``LearnerState``), its actions (``Acting``), and its updates.
 
-    After its construction, it computes in ``config.format`` as ``config.policy`` says: ``act`` and
-    ``update`` run inside ``simulation`` (None: fp32 and fp64 run plainly). The parts of an update do not enter the
-    simulation themselves. NaN never raises here: it shows in the actions. A native agent (``config.native``) runs the
-    same operations, outside of any simulation, on tensors of ``dtype``.
+    After its construction, it computes in ``config.format`` by the rules of ``config.policy``: ``act`` and ``update``
+    run inside ``simulation`` (None: fp32 and fp64 are not simulated). The parts of an update do not enter it
+    themselves. NaN never raises here: it appears in the actions. A native agent (``config.native``) runs the same
+    operations, outside of any simulation, on tensors of ``dtype``.
 
     Losses are not computed, since they could overflow: autograd receives the derivative of the loss by a network's
     outputs, multiplied by the loss scale.
 
-    A subclass also sets ``parts``, and says why they draw random bits. For the arguments see ``LearnerState``.
+    A subclass also sets ``parts``, and ``draws`` for their random bits. For the arguments see ``LearnerState``.
 
     Attributes:
         draws: the purposes of an update's random bits, in order, at most six: its parts by name, and sections within a
-            part (:meth:`draw`). Bits depend on the name's place here, not on the number drawn before.
+            part (:meth:`draw`). Bits depend on the name's place here, not on the number of earlier draws.
         parts: the parts of an update, in order.
     """
 
     draws: ClassVar[tuple[str, ...]] = ("critic", "critic_step", "actor", "actor_step", "targets")
     parts: tuple[Part, ...] = ()
-    _drawing: int | None = None  # the place of the bits that are drawn; None outside of parts
+    _drawing: int | None = None  # The place of the current random bits; None outside of parts.
 
     @property
     def stochastic_targets(self) -> bool:
@@ -50,7 +50,7 @@ class Learner(Acting, ABC):
 
     @property
     def exact_errors(self) -> bool:
-        """Whether each error of a value is one operation, from the last layers of the critic and its target on."""
+        """Whether each error of a value is one operation, beginning with the last layers of critic and target."""
         return EXACT_ERRORS in self.config.fixes
 
     def noise_sizes(self, batch_size: int) -> tuple[int, ...]:  # noqa: ARG002
@@ -70,7 +70,7 @@ class Learner(Acting, ABC):
         Returns:
             Tensors with means to log, still on the device.
         """
-        if self.compiled and self.compiled.reason:  # the compiler has failed, and what is made for it is slow without
+        if self.compiled and self.compiled.reason:  # The compiler failed: its parts would be slower than eager ones.
             self._write_back()
             self.compiled = None
         prepared, noises = self.begin_update(batch)
@@ -79,12 +79,13 @@ class Learner(Acting, ABC):
             if self.is_due(part):
                 inputs = part.inputs(prepared, noises)
                 self.begin_part(part)
+                # A program contains the rounding of the simulation.
                 with nullcontext() if self.compiled else self.simulation or nullcontext():
                     compiled = self.compiled
                     metrics |= compiled.compute(part, inputs) if compiled else self.compute(part, inputs)
         for name, optimizer in self.optimizers.items():
             if optimizer.norms:
-                metrics |= {f"{name}_{what}": norm for what, norm in optimizer.norms.latest.items()}
+                metrics |= {f"{name}_{key}": norm for key, norm in optimizer.norms.latest.items()}
         return metrics
 
     def begin_update(self, batch: Any) -> tuple[Any, tuple[torch.Tensor, ...]]:
@@ -93,6 +94,7 @@ class Learner(Acting, ABC):
         prepared = self.prepare(batch)
         sizes = self.noise_sizes(len(batch.rows))
         with self._arithmetic(self.updates, NOISE):
+            # Also for parts that are not due: the stream does not depend on their periods.
             noises = torch.split(self._normal(sum(sizes), "update_noise"), list(sizes)) if sizes else ()
         return prepared, tuple(noises)
 
@@ -115,10 +117,10 @@ class Learner(Acting, ABC):
     def draw(self, name: str) -> None:
         """Switches to the random bits of ``name``, one of ``draws``."""
         place = self._place(name)
-        if self._drawing is None:  # the function of a part was called by itself
+        if self._drawing is None:  # The function of a part was called without :meth:`compute`.
             self._begin(name)
             return
-        if self.simulation is not None:  # counted from where it is: programs take the update as data
+        if self.simulation is not None:  # Relative to the current step: programs take the number of the update as data.
             self.simulation.step += place - self._drawing
         self._drawing = place
 
@@ -140,24 +142,25 @@ class Learner(Acting, ABC):
             self.simulation.step = PLACES * self.updates + self._place(name)
 
     def _place(self, name: str) -> int:
+        # Place 0 is for the update's noise, and the last one for actions.
         assert name in self.draws[: PLACES - 2], f"{type(self).__name__}.draws has no {name}"
         return 1 + self.draws.index(name)
 
     def watch_norms(self) -> dict[str, StepNorms]:
-        """Updates also return norms, ``critic_weights_norm`` and so on; see ``StepNorms``. Compiled updates do not.
+        """Makes eager updates also return norms, such as ``critic_weights_norm``; see ``StepNorms``.
 
         Returns:
             The observers of each network's steps, by name.
         """
-        watching = {}
+        observers = {}
         for name in self.networks.keys() & self.optimizers.keys():
-            watching[name] = self.optimizers[name].norms = StepNorms(self.networks[name].layers[0].numel())
-        return watching
+            observers[name] = self.optimizers[name].norms = StepNorms(self.networks[name].layers[0].numel())
+        return observers
 
     @property
     def row_size(self) -> int:
         """The size of a row of a batch."""
-        return 2 * self.observation_size + self.action_size + 2
+        return 2 * self.observation_size + self.action_size + 2  # Both observations, action, reward, discount.
 
     def unpacked(self, rows: torch.Tensor) -> Any:
         """Splits rows into a batch, for learners from states."""
@@ -174,15 +177,12 @@ class Learner(Acting, ABC):
             their errors are in the unit of the original rewards, without ``reward_scale``.
         """
         self._write_back()
-        units = {"q": self.reward_scale}
-        means = {
-            name: float(value.double().mean()) / units.get(name, 1.0)
-            for name, value in metrics.items()
-            if name != "td_error"
-        }
-        errors = metrics.get("td_error")
-        loss = {} if errors is None else {"critic_loss": float((errors.double() / self.reward_scale).square().mean())}
-        return means | loss | {f"{name}_loss_scale": one.scale for name, one in self.optimizers.items()}
+        units, numbers = {"q": self.reward_scale}, {name: value.double() for name, value in metrics.items()}
+        errors = numbers.pop("td_error", None)
+        means = {name: float(value.mean()) / units.get(name, 1.0) for name, value in numbers.items()}
+        loss = {} if errors is None else {"critic_loss": float((errors / self.reward_scale).square().mean())}
+        scales = {f"{name}_loss_scale": optimizer.scale for name, optimizer in self.optimizers.items()}
+        return means | loss | scales
 
     @property
     def scale_of_outputs(self) -> float:
@@ -191,7 +191,7 @@ class Learner(Acting, ABC):
 
     @property
     def values_are_exact(self) -> bool:
-        """Whether the terms of targets are left unrounded, until the target is rounded."""
+        """Whether the terms of targets are unrounded, and only the target is rounded."""
         return self.stochastic_targets or self.exact_errors
 
     def errors_of(self, values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -21,8 +21,8 @@ class Part:
         name: the network that it updates; ``Learner.acting_network``, if that is the network that acts. Its random bits
             belong to the name in ``Learner.draws``.
         compute: a function of the learner and the inputs below, which changes the learner's tensors in place and
-            returns tensors with means worth logging. It does not branch on values in tensors.
-        every: the number of updates from one of its turns to the next.
+            returns tensors with means to log. It does not branch on values in tensors.
+        every: the number of updates from one computation of the part to the next.
         batch: whether it takes the batch.
         noise: the index of the update's noise that it takes; None: none.
     """
@@ -39,11 +39,11 @@ class Part:
 
 
 class UpdateBackend(Protocol):
-    """The programs that have taken over the updates of a learner: its own, or a population's."""
+    """The programs that compute the updates of a learner: its own, or a population's."""
 
     @property
     def reason(self) -> str | None:
-        """The reason why this is not better than the learner's own way, in words; None if it is better."""
+        """The reason why eager updates are better, in words; None if the programs are better."""
 
     def compute(self, part: Part, inputs: tuple[Any, ...]) -> Metrics:
         """Runs a part."""

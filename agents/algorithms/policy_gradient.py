@@ -35,28 +35,28 @@ _PLANES = 3  # dimensions of planes
 class PolicyGradient(Learner):
     """A policy and a value, moved together by one optimizer.
 
-    loss = -mean(surrogate) + value_weight * mean((V - return)^2) - entropy_weight * mean(entropy). It is not formed:
-    the derivatives by log-probabilities, values and entropies are handed to autograd, times the loss scale. Gradients
-    are then clipped by the norm of all of them.
+    loss = -mean(surrogate) + value_weight * mean((V - return)^2) - entropy_weight * mean(entropy). It is not computed:
+    autograd receives the derivatives by log-probabilities, values and entropies, times the loss scale. Gradients are
+    then clipped by the norm of all of them.
 
-    Vectors are seen by two perceptrons with tanh, planes by one network with convolutions and ReLU, with policy and
-    value as heads. Actions are one of several (a softmax of logits) or numbers (normal, with a log sigma that does not
-    depend on the observation; samples are unbounded, environments clip them to [-1, 1]).
+    The networks for vectors are two perceptrons with tanh. For planes, it is one network with convolutions and ReLU,
+    with policy and value as heads. Actions are discrete (a softmax of logits) or continuous (normal, with a log sigma
+    that does not depend on the observation; samples are unbounded, environments clip them to [-1, 1]).
 
     Args:
         sizes: sizes of observations and actions, and whether actions are discrete.
         config: the hyper-parameters, the format, and the fixes or the baseline.
-        device: where all tensors live.
+        device: the device of all tensors.
 
     Attributes:
-        normalizer: normalizes observations; None: they are used as they are.
+        normalizer: normalizes observations; None: they are not normalized.
         rollouts: the copy that acts in training in another arithmetic; None: the learner acts.
 
     Raises:
         RunError: observations are planes, and actions are numbers, or observations are to be normalized.
 
     Source:
-        Schulman et al., "Proximal PolicyHead Optimization Algorithms", equation (9) and Section 6.1.
+        Schulman et al., "Proximal Policy Optimization Algorithms", equation (9) and Section 6.1.
     """
 
     config: OnPolicyKeys
@@ -92,12 +92,12 @@ class PolicyGradient(Learner):
                 " several actions from planes, and numbers from vectors"
             )
         network = PlanesNetwork(shape, convolutions_for(shape, A3C_NET), hidden, [[sizes.action_size], [1]], **options)
-        network.layers[-4].mul_(POLICY_GAIN)
+        network.layers[-4].mul_(POLICY_GAIN)  # The policy's weights; its bias and the value's head follow.
         return network
 
     @property
     def network(self) -> ActorCritic | PlanesNetwork:
-        """The only one."""
+        """The only network."""
         network = self.networks["actor"]
         assert isinstance(network, (ActorCritic, PlanesNetwork))
         return network
@@ -107,7 +107,7 @@ class PolicyGradient(Learner):
     ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
         """Returns the policy's outputs for observations (n, observation), and their values, (n, 1).
 
-        ``exact``: values are left unrounded, in float64.
+        ``exact``: values are unrounded, in float64.
         """
         if isinstance(self.network, ActorCritic):
             return self.network.both(layers, observations, self.reward_scale, exact=exact)
@@ -121,7 +121,7 @@ class PolicyGradient(Learner):
         return self.both(self.network.layers, observations)[0]
 
     def values(self, observations: torch.Tensor, *, exact: bool = False) -> torch.Tensor:
-        """Only the values; for ``exact`` see :meth:`both`."""
+        """Returns the values only; for ``exact`` see :meth:`both`."""
         if isinstance(self.network, ActorCritic):
             return self.network.value(observations, self.reward_scale, exact=exact)
         return self.both(self.network.layers, observations, exact=exact)[1]
@@ -130,7 +130,7 @@ class PolicyGradient(Learner):
     def surrogate(
         self, log_prob: torch.Tensor, old_log_prob: torch.Tensor, advantage: torch.Tensor
     ) -> tuple[torch.Tensor, Metrics]:
-        """The derivative of the surrogate objective, which is raised, by the actions' log-probabilities.
+        """Returns the derivative of the surrogate objective, which is maximized, by the actions' log-probabilities.
 
         Args:
             log_prob: (n, 1); computations with it are not recorded.
@@ -138,11 +138,11 @@ class PolicyGradient(Learner):
             advantage: (n, 1).
 
         Returns:
-            (n, 1), and values worth logging.
+            (n, 1), and values to log.
         """
 
     def value_slope(self, values: torch.Tensor, error: torch.Tensor, batch: Minibatch) -> torch.Tensor:  # noqa: ARG002
-        """Half of the derivative of the values' loss by the values, (n, 1): their error.
+        """Returns half of the derivative of the values' loss by the values, (n, 1): their error.
 
         Args:
             values: (n, 1); computations with it are not recorded.
@@ -152,15 +152,15 @@ class PolicyGradient(Learner):
         return error
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The flat parameters by name, and the moments that normalize observations."""
+        """Returns the flat parameters by name, and the moments that normalize observations."""
         return super().weights() | ({"observations": self.normalizer.moments.state} if self.normalizer else {})
 
     def best_actions(self, observations: torch.Tensor) -> torch.Tensor:
-        """The most likely ones."""
+        """Returns the most likely actions."""
         return self.policy.best(self.outputs(observations))
 
     def policy_layers(self) -> PolicyLayers:
-        """The policy's part of the network; of numbers the means, clipped as environments clip them.
+        """Returns the policy's part of the network; for continuous actions the means, clipped as by environments.
 
         Normalization of observations is part of the first layer, which does not clip them.
         """
@@ -176,13 +176,14 @@ class PolicyGradient(Learner):
         return PolicyLayers(network.shape, shared, (policy,), decision, self.action_size)
 
     def sample_actions(self, observations: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-        """Samples of the policy."""
+        """Returns samples of the policy."""
         return self.policy.sample(self.outputs(observations), noise)
 
     def action_noise(self, count: int, first: int = 0) -> torch.Tensor:
-        """Gumbel noise for discrete actions, rounded once; else standard normal."""
+        """Draws Gumbel noise for discrete actions, rounded once; else standard normal noise."""
         if not self.discrete:
             return super().action_noise(count, first)
+        # The largest of logits plus Gumbel noise is a sample of their softmax.
         drawn = gumbel((count, self.action_size), self.generators["act_noise"], self.format.carrier, self.device)
         return round(drawn, self.format).to(self.dtype)
 
@@ -201,11 +202,11 @@ class PolicyGradient(Learner):
         return self.observation_size + self.action_size + JUDGEMENTS + self.config.weighed
 
     def unpacked(self, rows: torch.Tensor) -> Minibatch:
-        """The minibatch that rows are."""
+        """Returns a minibatch with views of rows."""
         return minibatch_of(rows, self.observation_size, weighed=self.config.weighed)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue identically."""
+        """Returns the state that is needed to continue identically."""
         return super().state_dict() | ({"rollouts": self.rollouts.distances} if self.rollouts else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -216,17 +217,17 @@ class PolicyGradient(Learner):
 
     @torch.no_grad()
     def judge(self, rollout: Batch, last: torch.Tensor) -> torch.Tensor:
-        """Log-probabilities, values, advantages and returns of a rollout: (n, 4), by the policy as it is.
+        """Returns log-probabilities, values, advantages and returns of a rollout, (n, 4), by the current policy.
 
-        Where the config has a ``correction``, weights precede them: (n, 5).
+        If the config has a ``correction``, weights precede them: (n, 5).
 
         A_t = delta_t + gamma lambda d_t A_(t+1), delta_t = r_t + gamma d_t V(s'_t) - V(s_t), return_t = A_t + V(s_t),
-        where d_t is 0 at a terminal state, else 1. Where an episode ends, A_(t+1) is 0; where it was truncated, V(s'_t)
-        replaces the rest.
+        where d_t is 0 at a terminal state, else 1. At the end of an episode, A_(t+1) is 0; if it was truncated, V(s'_t)
+        is the value of the rest.
 
         Args:
-            rollout: as ``Judge`` has it.
-            last: as ``Judge`` has it.
+            rollout: see ``Judge``.
+            last: see ``Judge``.
 
         Source:
             Schulman et al., "High-Dimensional Continuous Control Using Generalized Advantage Estimation", (16);
@@ -239,31 +240,32 @@ class PolicyGradient(Learner):
             following = self.values(rollout.next_observations, exact=exact)
             log_prob = self.policy.log_prob(outputs, actions)
             advantages, returns = self._returns(rollout, last, values, following)
-        judged = [log_prob, values, advantages, returns]
-        if self.rollouts:
+        columns = [log_prob, values, advantages, returns]
+        if self.rollouts:  # Also without a correction, since this measures the distance of the two policies.
             weights = self.rollouts.judge(rollout.observations, actions, log_prob, last)
-            judged = [weights, *judged] if self.config.weighed else judged
-        return torch.cat(judged, dim=1)
+            columns = [weights, *columns] if self.config.weighed else columns
+        return torch.cat(columns, dim=1)
 
     @property
     def values_are_exact(self) -> bool:
-        """Whether values stay unrounded until advantages and returns are, which the rollout keeps in the format."""
+        """Whether values stay unrounded until advantages and returns are computed, which are rounded once."""
         return self.stochastic_targets
 
     @in_role(Role.TARGETS)
     def _returns(
         self, rollout: Batch, last: torch.Tensor, values: torch.Tensor, following: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Advantages and returns, both (n, 1), given the values of states and of next states, (n, 1)."""
+        """Computes advantages and returns, both (n, 1), from the values of states and of next states, (n, 1)."""
         config, environments = self.config, self.config.environments
         if self.stochastic_targets:
-            rewards, discounts, own, next_values, ends = (
+            rewards, discounts, values, following, last = (
                 x.reshape(-1, environments) for x in (rollout.rewards, rollout.discounts, values, following, last)
             )
             advantages, returns = stochastic_returns(
-                rewards, discounts, own, next_values, ends, config.discount, config.gae_lambda
+                rewards, discounts, values, following, last, config.discount, config.gae_lambda
             )
             return advantages.view(-1, 1), returns.view(-1, 1)
+        # Operation by operation: delta_t, then the sum from the last step to the first.
         deltas = add_product(rollout.rewards, rollout.discounts, following, self.numbers["discount"]) - values
         weights = rollout.discounts.masked_fill(last, 0.0) * (config.discount * config.gae_lambda)
         advantages = _summed_backwards(deltas, weights, environments)
@@ -272,48 +274,50 @@ class PolicyGradient(Learner):
     def update_actor(self, batch: Minibatch) -> Metrics:
         """Moves policy and value by a step."""
         config, network, optimizer, count = self.config, self.network, self.optimizers["actor"], len(batch.rows)
-        # Returns are kept in the rollout and so are rounded; the error rounds no other part.
+        # With exact errors, the values are unrounded; the returns were rounded when the rollout was stored.
         outputs, values = self.both(network.trainable, batch.observations, exact=self.exact_errors)
         log_prob = self.policy.log_prob(outputs, batch.actions)
+        # Advantages are scaled like rewards, unless they are standardized.
         advantages, scale = batch.advantages, self.reward_scale
-        of_advantages = scale
+        advantage_scale = scale
         if config.normalize_advantages:
             standardize = standardized if "scaled_norms" in config.fixes else standardized_naive
-            advantages, of_advantages = standardize(advantages, scale), 1.0
+            advantages, advantage_scale = standardize(advantages, scale), 1.0
+        # The derivatives of the terms of the loss; the surrogate and the entropy are maximized, so have a minus.
         with torch.no_grad():
             slope, metrics = self.surrogate(log_prob, batch.log_probs, advantages)
             error = self.errors_of(values, batch.returns)
             slope_of_values = self.value_slope(values, error, batch)
             if batch.weights is not None:
                 slope = slope * batch.weights
-        computed = [log_prob, values]
+        terms = [log_prob, values]
         weights = [
-            slope * optimizer.mean_weight(-1 / of_advantages, count),
+            slope * optimizer.mean_weight(-1 / advantage_scale, count),
             slope_of_values * optimizer.mean_weight(2 * config.value_weight / scale, count),
         ]
         if config.entropy_weight:
             entropy = self.policy.entropy(outputs)
-            computed.append(entropy)
+            terms.append(entropy)
             weights.append(filled_like(entropy, optimizer.mean_weight(-config.entropy_weight, count)))
             metrics["entropy"] = entropy.detach()
         if optimizer.norms:
-            metrics["half_batch_cosine"] = half_batch_cosine(computed, weights, network.trainable)
-        network.compute_gradients(computed, weights)
+            metrics["half_batch_cosine"] = half_batch_cosine(terms, weights, network.trainable)
+        network.compute_gradients(terms, weights)
         self.step("actor", config.max_grad_norm)
         return {"td_error": error, "log_prob": log_prob.detach(), **metrics}
 
     def summarize(self, metrics: Metrics) -> dict[str, Any]:
-        """The means of metrics; an entropy that is not computed is minus the mean log-probability of actions."""
+        """Returns the means of metrics; without a computed entropy, minus the mean log-probability estimates it."""
         numbers = super().summarize(metrics)
         log_prob = numbers.pop("log_prob")
         return {"entropy": -log_prob, **numbers, **(self.rollouts.distances if self.rollouts else {})}
 
 
 def _summed_backwards(deltas: torch.Tensor, weights: torch.Tensor, environments: int) -> torch.Tensor:
-    """A_t = delta_t + weight_t A_(t+1), one operation a step; both are (steps * environments, 1), as is the result."""
+    """Computes A_t = delta_t + weight_t A_(t+1), one operation a step; all are (steps * environments, 1)."""
     sums = torch.empty_like(deltas)
     steps = zip(*(x.view(-1, environments).unbind() for x in (deltas, weights, sums)), strict=True)
-    following: torch.Tensor | None = None
+    following: torch.Tensor | None = None  # A_(t+1), a view of ``sums``; None at the last step.
     for delta, weight, total in reversed(list(steps)):
         following = total.copy_(delta) if following is None else torch.addcmul(delta, weight, following, out=total)
     return sums

@@ -1,4 +1,4 @@
-"""Rollouts by a copy of the policy in another arithmetic, and how far it is from the learner."""
+"""Rollouts by a copy of the policy in another arithmetic, and its distance from the learner."""
 
 from __future__ import annotations
 
@@ -42,32 +42,31 @@ class CopiedPolicy(Protocol):
 
 @final
 class RolloutCopy:
-    """Acts for a learner in another arithmetic, with the weights that the learner has at that moment.
+    """Acts for a learner in another arithmetic, with the learner's current weights.
 
-    A rollout is learned from when it is complete, so that the copy has the same weights for all of it. Its actions are
-    rounded to the learner's format, and its log-probabilities are computed when the rollout is complete: for all
-    observations at once, so that sums of products may be ordered otherwise than when it acted, and stochastic rounding
-    draws other bits.
+    The learner learns from a rollout when it is complete, so that the copy has the same weights for all of it. Its
+    actions are rounded to the learner's format. Its log-probabilities are computed when the rollout is complete, for
+    all observations at once: sums of products may then have another order, and stochastic rounding other bits.
 
     Args:
         learner: the learner with the policy to copy.
-        keys: how the copy computes, and the correction.
+        keys: the arithmetic of the copy, and the correction.
 
     Attributes:
-        distances: ``rollout_kl``, ``rollout_k3_kl``, ``rollout_outside`` and ``rollout_ess`` of the last rollout, as
-            :class:`roundoff.Mismatch` has them; empty before the first.
+        distances: ``rollout_kl``, ``rollout_k3_kl``, ``rollout_outside`` and ``rollout_ess`` of the last rollout; see
+            :class:`roundoff.Mismatch`. Empty before the first.
     """
 
     def __init__(self, learner: CopiedPolicy, keys: Rollouts) -> None:
         self._learner, self._keys = learner, keys
         self._quantization = Quantization.parse(keys.format)
         self._copy: CopiedPolicy | None = None
-        self._made_at = -1  # the learner's updates when the copy was made
+        self._copied_at = -1  # The learner's number of updates when it was copied.
         self.distances: dict[str, float] = {}
 
     @torch.no_grad()
     def sample(self, observations: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-        """Actions of training, (n, action), numbers of the learner's format, for observations and noise of that."""
+        """Returns actions of training, (n, action); observations, noise and actions are in the learner's format."""
         copy = self._current()
         with _arithmetic_of(copy, self._learner.actions):
             actions = copy.sample_actions(self._quantization.number(observations), noise)
@@ -77,11 +76,11 @@ class RolloutCopy:
     def judge(
         self, observations: torch.Tensor, actions: torch.Tensor, log_prob: torch.Tensor, last: torch.Tensor
     ) -> torch.Tensor:
-        """The weights of a rollout's steps, (n, 1), numbers of the learner's format; sets ``distances``.
+        """Computes the weights of a rollout's steps, (n, 1), in the learner's format; sets ``distances``.
 
         The copy's log-probabilities are computed in float64 from its network's outputs. A weight beyond the largest
-        number of the format overflows as the format does. Where the copy's network is NaN, so is the weight; a
-        mask leaves it out.
+        number of the format overflows by the format's rules. Where the copy's network is NaN, the weight is also NaN;
+        a mask excludes it.
 
         Args:
             observations: (n, observation), step by step, with all environments of a step together.
@@ -93,11 +92,12 @@ class RolloutCopy:
         with _arithmetic_of(copy, self._learner.actions):
             outputs = copy.outputs(self._quantization.number(observations))
         with exact():
-            own = copy.policy.log_prob(tuple(one.double() for one in outputs), actions.double())
-        log_ratios = (log_prob.double() - own).squeeze(1)
+            copied_log_prob = copy.policy.log_prob(tuple(output.double() for output in outputs), actions.double())
+        log_ratios = (log_prob.double() - copied_log_prob).squeeze(1)
         self.distances = {
             f"rollout_{name.removesuffix('_token')}": value for name, value in distances(log_ratios).items()
         }
+        # A table with a row for each sequence, filled up with log ratios of 0.
         rows, places = _places_in_sequences(last.view(-1, learner.config.environments))
         sequences = log_ratios.new_zeros(int(rows.max()) + 1, int(places.max()) + 1)
         sequences[rows, places] = log_ratios
@@ -105,9 +105,9 @@ class RolloutCopy:
         return round(weights.to(learner.dtype), learner.format).unsqueeze(1)
 
     def _current(self) -> CopiedPolicy:
-        """The copy with the weights of now."""
-        if self._copy is None or self._made_at != self._learner.updates:
-            self._copy, self._made_at = self._learner.quantized(self._quantization), self._learner.updates
+        """Returns the copy, with the learner's current weights."""
+        if self._copy is None or self._copied_at != self._learner.updates:
+            self._copy, self._copied_at = self._learner.quantized(self._quantization), self._learner.updates
         return self._copy
 
 
@@ -121,13 +121,13 @@ def _arithmetic_of(copy: CopiedPolicy, actions: int) -> Iterator[None]:
 
 
 def _places_in_sequences(last: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each step of a rollout the number of its sequence, and its place in it: (n,) each.
+    """Returns the number of each step's sequence, and the step's place in the sequence: (n,) each.
 
     A sequence is the part of an episode in the rollout. ``last`` is (steps, environments).
     """
     ends = last.T.clone()
-    ends[:, -1] = True
-    numbers = torch.arange(ends.numel(), device=last.device)  # environment by environment
+    ends[:, -1] = True  # The rollout ends.
+    numbers = torch.arange(ends.numel(), device=last.device)  # Environment by environment.
     sequence = ends.flatten().cumsum(0) - ends.flatten().long()
     begins = torch.cat((numbers[:1], numbers[1:][ends.flatten()[:-1]]))
     place = numbers - begins[sequence]

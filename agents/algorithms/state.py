@@ -50,7 +50,7 @@ class LearnerState(ABC, metaclass=_Bound):
         observation_size: the number of elements in an observation; 0: it learns from images.
         action_size: the number of elements in an action.
         config: the hyper-parameters, the format, and the fixes or the baseline.
-        device: where all tensors live.
+        device: the device of all tensors.
 
     Attributes:
         largest: the largest number of the format.
@@ -75,9 +75,9 @@ class LearnerState(ABC, metaclass=_Bound):
         self.simulation = simulation_of(config)
         self.layers_stored = StoredLayers.of(config.storage)
         self.reward_scale = config.scale_of_rewards
-        self._quantized = False
+        self._quantized = False  # Whether the arithmetic of ``qat`` is on.
         self.dtype: torch.dtype = getattr(torch, NATIVE_FORMATS[str(fmt)]) if config.native else fmt.carrier
-        # Noise is drawn in the carrier and then rounded, so that a native and a simulated agent see the same.
+        # Noise is drawn in the carrier and then rounded, so that native and simulated agents get the same noise.
         self._noise_options: dict[str, Any] = {"dtype": fmt.carrier, "device": device}
         self.generators = {
             "act_noise": torch_generator(config.seed, Stream.ACTION_NOISE, device),
@@ -99,6 +99,7 @@ class LearnerState(ABC, metaclass=_Bound):
         """Makes a slow copy of parameters as the config describes it; its tensor is ``flat``, which is changed."""
         config = self.config
         assert isinstance(config, OffPolicyKeys), "others keep no averages"
+        # In the order of precedence: a baseline replaces the fixes, and ``storage`` replaces Kahan-momentum.
         if BASELINES[config.baseline].master_weights:
             return MasterEMA(flat, config.tau, self.format)
         if config.storage is not None and config.storage.targets is not None:
@@ -137,7 +138,7 @@ class LearnerState(ABC, metaclass=_Bound):
         """Returns this learner with its state in ``tensors``, for programs; see ``TracedLearner`` for their names."""
         bound = copy(self)
         bound.compiled = None
-        # Detached, since run eagerly these are the agent's parameters, whose ``grad`` must not be replaced.
+        # Detached: in eager runs they are the agent's parameters, which must keep their ``grad``.
         flats = {name: tensors[name]["parameters"].detach() for name in self.optimizers}
         bound.optimizers = {
             name: part.bound_to({**tensors[name], "parameters": flats[name]}) for name, part in self.optimizers.items()
@@ -169,6 +170,7 @@ class LearnerState(ABC, metaclass=_Bound):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the state that :meth:`state_dict` returned."""
         assert self.compiled is None, "updates are compiled for an agent that is complete"
+        # In place, since optimizers, averages and layers are views of these tensors or refer to them.
         for name, tensor in self.weights().items():
             tensor.copy_(state[name])
         for name, average in self.averages.items():
@@ -182,16 +184,16 @@ class LearnerState(ABC, metaclass=_Bound):
 
     @property
     def loss_scale(self) -> float:
-        """The loss scale of the leading optimizer, as it was when last written back."""
+        """The loss scale of the leading optimizer, at the last time when programs wrote back."""
         return self.optimizers[self.config.leading].scale
 
     def layers(self) -> dict[str, list[torch.Tensor]]:
-        """The layers of all networks, by name."""
+        """Returns the layers of all networks, by name."""
         self._write_back()
         return {name: network.layers for name, network in self.networks.items()}
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The flat parameters of networks and averages, by name, and all other learned values."""
+        """Returns the flat parameters of networks and averages, by name, and all other learned values."""
         self._write_back()
         return {
             **{name: network.flat for name, network in self.networks.items()},
@@ -204,14 +206,14 @@ class LearnerState(ABC, metaclass=_Bound):
         return x
 
     def _normal(self, count: int, generator: str) -> torch.Tensor:
-        shape = (count, self.action_size)
+        shape = (count, self.action_size)  # One vector for each environment or transition.
         return torch.randn(shape, generator=self.generators[generator], **self._noise_options).to(self.dtype)
 
     def _arithmetic(self, count: int, place: int) -> AbstractContextManager[Any]:
         """Returns the simulation with the random bits of stochastic rounding for a place of an update or action."""
         if self.simulation is None:
             return nullcontext()
-        self.simulation.step = PLACES * count + place
+        self.simulation.step = PLACES * count + place  # The random bits depend only on this number and the seed.
         return self.simulation
 
     def _write_back(self) -> None:

@@ -10,7 +10,7 @@ from .categorical import projected
 from .exact_errors import difference, mean_of_copies, unrounded_target
 
 _add_product_ = unsimulated(lambda total, a, b: total.add_(a * b.double()))
-_passed_on = unsimulated(lambda d, discount, last, weight: (d.double() * discount).masked_fill(last, 0.0) * weight)
+_trace_weights = unsimulated(lambda d, discount, last, decay: (d.double() * discount).masked_fill(last, 0.0) * decay)
 
 
 @torch.no_grad()
@@ -24,21 +24,20 @@ def stochastic_target(
     reward_scale: float = 1.0,
     copies: int = 1,
 ) -> torch.Tensor:
-    """The target r + g d (V - alpha log pi) as one operation, rounded once, stochastically.
+    """Computes the target r + g d (V - alpha log pi) as one operation, rounded once, stochastically.
 
-    A critic that is moved towards a target which is rounded to the nearest stops where r - (1 - g) V is below half an
-    ulp of V: with m significand bits it values no more than 1 / ((1 - g) + 2^-(m + 2)) steps, of 1 / (1 - g). Rounded
-    stochastically, the target is right on average, and the critic, which averages, arrives. In exact arithmetic it
-    is the usual target.
+    With targets rounded to the nearest, a critic stops where r - (1 - g) V is below half an ulp of V: with m
+    significand bits it values at most 1 / ((1 - g) + 2^-(m + 2)) steps, of 1 / (1 - g). Rounded stochastically, the
+    target is right on average, and the critic, which averages, reaches it. In exact arithmetic it is the usual target.
 
-    The surrounding simulation gives the format and the random bits; see
+    The surrounding simulation determines the format and the random bits; see
     :func:`~roundoff.agents.stochastic.rounded_stochastically`.
 
     Args:
         rewards: r, any shape; any floating-point type.
         discounts: d: 0 where nothing follows, else 1; like ``rewards``.
-        following: V, like ``rewards``; or unrounded, in float64: where it is rounded to the nearest and much the same
-            for all states, that also stops the critic.
+        following: V, like ``rewards``; or unrounded, in float64. Rounding V to the nearest also stops the critic if
+            V is nearly the same for all states.
         discount: g; a number, or a tensor without dimensions.
         temperature: alpha, one value; None: the value does not include entropy.
         log_prob: the log-probability of the next action, like ``rewards``; with ``temperature``.
@@ -78,10 +77,10 @@ def stochastic_returns(
     discount: float,
     gae_lambda: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages and returns of a rollout, each as one operation on the next step's values, stochastic.
+    """Computes advantages and returns of a rollout, each as one operation, rounded stochastically.
 
-    R_t = r_t + g d_t V'_t + g lambda d_t A_(t+1) and A_t = R_t - V_t, each rounded once; A_(t+1) counts nothing where
-    an episode ended. Rounded to the nearest, A_t stops to follow where it moves by less than half an ulp a step.
+    R_t = r_t + g d_t V'_t + g lambda d_t A_(t+1) and A_t = R_t - V_t, each rounded once; A_(t+1) is 0 where an episode
+    ended. Rounded to the nearest, A_t would stop where it moves by less than half an ulp a step.
 
     Args:
         rewards: r, (steps, n); any floating-point type.
@@ -99,8 +98,8 @@ def stochastic_returns(
         Schulman et al., "High-Dimensional Continuous Control Using Generalized Advantage Estimation", (16).
     """
     dtype = rewards.dtype
-    sums = unrounded_target(rewards, discounts, following, discount, None, None, 1.0)  # without those of A_(t+1)
-    weights = _passed_on(discounts, exactly(discount, dtype), last, gae_lambda)
+    sums = unrounded_target(rewards, discounts, following, discount, None, None, 1.0)  # R_t without A_(t+1).
+    weights = _trace_weights(discounts, exactly(discount, dtype), last, gae_lambda)
     advantages = torch.empty_like(rewards)
     for t in reversed(range(len(rewards))):
         if t + 1 < len(rewards):
@@ -118,11 +117,12 @@ def stochastic_projection(
     discount: float | torch.Tensor,
     limits: tuple[float, float],
 ) -> torch.Tensor:
-    """The distribution of reward + discount * (next value) on the atoms, each probability rounded stochastically.
+    """Projects the distribution of reward + discount * (next value) onto the atoms, with stochastic rounding.
 
-    The arguments are the same as in :func:`~.categorical.projected`; this is computed exactly. Rounded to the nearest,
-    a value that moves along the atoms by less than half an ulp of its place stays where it is, and a part that is below
-    half an ulp of another part is lost. The probabilities of a row add up to the same sum as the input's on average.
+    The arguments are the same as in :func:`~.categorical.projected`; the projection is exact, and each probability is
+    rounded once. Rounded to the nearest, a value that moves along the atoms by less than half an ulp of its place would
+    not move, and a part below half an ulp of another part would be lost. On average, the probabilities of a row have
+    the same sum as the input's.
     """
     tensors = (probabilities, rewards, discounts, atoms)
     exact = _projected(*tensors, discount=exactly(discount, atoms.dtype), limits=limits)

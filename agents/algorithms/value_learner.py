@@ -22,10 +22,10 @@ from .stochastic_targets import stochastic_projection
 
 @final
 class TargetCopy(TraceableAverage):
-    """An average with tau = 1: each update makes it the source, exactly, whatever the format.
+    """An average with tau = 1: each update copies the source, exactly, in any format.
 
     Args:
-        average: the tensor that becomes the source; changed in place.
+        average: the copy; changed in place.
 
     Source:
         Mnih et al., "Human-level control through deep reinforcement learning", Algorithm 1: every C steps.
@@ -41,11 +41,11 @@ class TargetCopy(TraceableAverage):
         self.average.copy_(source)
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: the copy is all its state."""
+        """Returns nothing: there is no state besides the copy."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes nothing over."""
+        """Restores nothing: there is no state besides the copy."""
 
 
 class ValueLearner(Learner, ABC):
@@ -71,7 +71,7 @@ class ValueLearner(Learner, ABC):
 
     @property
     def support(self) -> tuple[float, float]:
-        """The least and the largest value of a categorical head, scaled as rewards are."""
+        """The least and the largest value of a categorical head, scaled like rewards."""
         least, largest = self.config.support
         return least * self.reward_scale, largest * self.reward_scale
 
@@ -82,12 +82,12 @@ class ValueLearner(Learner, ABC):
 
     @property
     def values_are_exact(self) -> bool:
-        """Whether values in targets are left unrounded until the target is; never with distributions."""
+        """Whether values in targets are unrounded, and only the target is rounded; never with distributions."""
         return super().values_are_exact and self.config.atoms == 1
 
     @property
     def atoms(self) -> torch.Tensor:
-        """The values of a categorical head, (atoms,); there must be one."""
+        """The values of a categorical head, (atoms,); only if ``atoms`` is above 1."""
         atoms = self.numbers["atoms"]
         assert isinstance(atoms, torch.Tensor)
         return atoms
@@ -99,25 +99,25 @@ class ValueLearner(Learner, ABC):
         return project(following, batch.rewards, batch.discounts, self.atoms, self.numbers["discount"], self.support)
 
     def cross_entropy_weights(self, logits: torch.Tensor, target: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """The derivative of the mean cross entropy by logits, p - m, times the loss scale; all (n, atoms)."""
+        """Returns the derivative of the mean cross entropy by logits, p - m, times the loss scale; all (n, atoms)."""
         derivative = self.weighed(torch.softmax(logits, dim=1) - target, batch)
         weights: torch.Tensor = derivative * self.optimizers["critic"].mean_weight(1, len(derivative))
         return weights
 
     def weighed(self, derivative: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """A derivative by the output for each transition, times the weight of the transition if it has one."""
+        """Returns a derivative by the output for each transition, times the transitions' weights if there are any."""
         return derivative * batch.weights if self.config.weighs else derivative
 
     def priorities(self, errors: torch.Tensor) -> Metrics:
-        """Errors, not negative, with the exponent of priorities, if there are any."""
+        """Returns the priorities of transitions with non-negative errors; empty without priorities."""
         return {"priority": errors.pow(self.config.priority_exponent)} if self.config.prioritized else {}
 
     def without_scale(self, errors: torch.Tensor) -> torch.Tensor:
-        """Errors of values in the unit of rewards as they are."""
+        """Returns errors of values in the unit of the original rewards."""
         return errors if self.reward_scale == 1 else errors / self.reward_scale
 
     def make_average(self, flat: torch.Tensor) -> MovingAverage:
-        """A target network: a copy, or an average if ``tau`` is below 1."""
+        """Makes a target network: a copy, or an average if ``tau`` is below 1."""
         if self.config.tau == 1 and not BASELINES[self.config.baseline].master_weights:
             return TargetCopy(flat)
         return super().make_average(flat)

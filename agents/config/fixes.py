@@ -18,13 +18,8 @@ STOCHASTIC_MOMENTS = "stochastic_moments"
 EXACT_ERRORS = "exact_errors"
 # Not in the paper, so not in "all": each must be named.
 OPTIONAL_FIXES = (
-    "noise_log_prob",
-    "scaled_norms",
-    "stochastic_compensation",
-    STOCHASTIC_TARGETS,
-    STOCHASTIC_MOMENTS,
-    EXACT_ERRORS,
-)
+    "noise_log_prob", "scaled_norms", "stochastic_compensation", STOCHASTIC_TARGETS, STOCHASTIC_MOMENTS, EXACT_ERRORS,
+)  # fmt: skip
 
 COMPENSATION_OF = ("weights", "averages")
 """The parts of ``stochastic_compensation``; one of them has the name with ``_of_`` and the part."""

@@ -48,8 +48,8 @@ class A2CConfig(OnPolicyKeys):
 
     def share(self) -> Self:
         """Returns the keys with the batch of a learner's own rollout."""
-        own = super().share()
-        return own.model_copy(update={"batch_size": own.rollout})
+        share = super().share()
+        return share.model_copy(update={"batch_size": share.rollout})
 
     @classmethod
     def completed(cls, given: dict[str, Any]) -> dict[str, Any]:

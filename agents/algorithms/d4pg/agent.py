@@ -1,4 +1,4 @@
-"""D4PG: a deterministic actor, a critic that gives a distribution of values, and slow copies of both; from states."""
+"""D4PG: a deterministic actor, a critic of distributions of values, and slow copies of both; from states."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from .settings import D4PGConfig
 
 @final
 class D4PG(DeterministicActor, ValueLearner):
-    """A critic of actions that are numbers, as probabilities of ``atoms`` values or (one atom: DDPG) as one number.
+    """A critic of continuous actions: probabilities of ``atoms`` values, or one value (one atom: DDPG).
 
-    The critic is moved towards the distribution of r_1 + ... + g^(n-1) r_n + g^n Z'(s_n, mu'(s_n)), projected onto the
+    The critic moves towards the distribution of r_1 + ... + g^(n-1) r_n + g^n Z'(s_n, mu'(s_n)), projected onto the
     atoms, by cross entropy; or towards the same with a number Q' by squared error. The actor mu follows the gradient of
     the mean of Z by the action. Z' and mu' are the target networks.
 
-    The actor follows the critic that has just been moved (Lillicrap et al.; Barth-Maron et al. compute both gradients
-    before either step). With priorities, transitions are weighed as :class:`PrioritizedReplay` says, where Barth-Maron
-    et al. divide by R p_i.
+    The actor follows the critic after its step, as in Lillicrap et al.; Barth-Maron et al. compute both gradients
+    before either step. With priorities, the weights of transitions are from :class:`PrioritizedReplay`; Barth-Maron et
+    al. divide by R p_i.
 
     Args:
         observation_size: the number of elements in an observation.
@@ -57,7 +57,7 @@ class D4PG(DeterministicActor, ValueLearner):
             critics=1,
             outputs=config.atoms,
         )
-        self._sigmas: torch.Tensor | None = None  # (environments, 1), evenly spaced; None if all are alike
+        self._sigmas: torch.Tensor | None = None  # (environments, 1), evenly spaced; None if all are equal.
         if config.exploration_noise_min is not None:
             self._sigmas = round(_deviations(config), self.format).to(device=device, dtype=self.dtype)
         self.parts = (
@@ -67,11 +67,11 @@ class D4PG(DeterministicActor, ValueLearner):
         )
 
     def sample_actions(self, observations: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-        """The best actions and noise, clipped to [-1, 1]."""
+        """Returns the best actions with noise, clipped to [-1, 1]."""
         return (self.best_actions(observations) + noise).clamp(-1, 1)
 
     def action_noise(self, count: int, first: int = 0) -> torch.Tensor:
-        """Normal noise, with the standard deviation that each environment has."""
+        """Draws normal noise with the standard deviation of each environment."""
         sigmas = self.config.exploration_noise if self._sigmas is None else self._sigmas[first : first + count]
         return super().action_noise(count, first) * sigmas
 
@@ -83,7 +83,8 @@ class D4PG(DeterministicActor, ValueLearner):
         following = least_of(following) if self.values_are_exact else following[0]
         critic, scale = self.networks["critic"], self.scale_of_outputs
         outputs = forward(critic.trainable, batch.observations_and_actions, scale=scale, exact=self.exact_errors)
-        metrics = (self._of_values if self.config.atoms == 1 else self._of_distributions)(outputs, following, batch)
+        differentiate_errors = self._update_values if self.config.atoms == 1 else self._update_distributions
+        metrics = differentiate_errors(outputs, following, batch)
         self.step("critic")
         return metrics
 
@@ -91,19 +92,18 @@ class D4PG(DeterministicActor, ValueLearner):
         """Returns the outputs of the critic, and the derivative of its negative mean value."""
         if self.config.atoms == 1:
             return outputs, filled_like(outputs, self.optimizers["actor"].mean_weight(-1, len(outputs)))
-        # The mean is one of scaled values, and so is its derivative by the logits.
-        return outputs, slope_of_expected(outputs, self.atoms) * self.optimizers["actor"].mean_weight(
-            -1 / self.reward_scale, len(outputs)
-        )
+        # The atoms are scaled, and so the derivative of the mean by the logits.
+        weight = self.optimizers["actor"].mean_weight(-1 / self.reward_scale, len(outputs))
+        return outputs, slope_of_expected(outputs, self.atoms) * weight
 
-    def _of_values(self, q: torch.Tensor, following: torch.Tensor, batch: Batch) -> Metrics:
+    def _update_values(self, q: torch.Tensor, following: torch.Tensor, batch: Batch) -> Metrics:
         """Computes the gradient of the mean squared error by Q values, (1, n, 1)."""
         target = self.targets_of(batch.rewards, batch.discounts, following)
         weights = batch.weights if self.config.weighs else None
         metrics = differentiate(self, q, target, len(batch.rows), weights)
         return {**metrics, **self.priorities(self.without_scale(metrics["td_error"][0].abs()))}
 
-    def _of_distributions(self, outputs: torch.Tensor, following: torch.Tensor, batch: Batch) -> Metrics:
+    def _update_distributions(self, outputs: torch.Tensor, following: torch.Tensor, batch: Batch) -> Metrics:
         """Computes the gradient of the mean cross entropy by logits, (1, n, atoms)."""
         probabilities = torch.softmax(following, dim=1)
         target = self.projected_target(probabilities, batch)
@@ -115,7 +115,7 @@ class D4PG(DeterministicActor, ValueLearner):
 
 
 def make(config: D4PGConfig, sizes: Sizes, device: torch.device) -> tuple[D4PG, OffPolicyRecorder]:
-    """The learner with its initial weights, and the recorder of its experience."""
+    """Makes the learner with its initial weights, and the recorder of its experience."""
     learner = D4PG(sizes.observation_size, sizes.action_size, config, device)
     return learner, record_steps(config, sizes, learner.dtype, device)
 
@@ -126,7 +126,7 @@ def make_explorer(config: D4PGConfig, rank: int, steps: int, whose: tuple[int, .
 
 
 def _deviations(config: D4PGConfig) -> torch.Tensor:
-    """The standard deviations of exploration noise, (environments, 1), float64: evenly spaced, or all alike."""
+    """Returns the deviations of exploration noise, (environments, 1), float64: evenly spaced, or all equal."""
     largest, least = config.exploration_noise, config.exploration_noise_min
     ends = (largest if least is None else least, largest)
     return torch.linspace(*ends, config.environments, dtype=torch.float64).unsqueeze(1)

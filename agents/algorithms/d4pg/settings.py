@@ -11,7 +11,7 @@ from ...config.value_keys import ValueKeys
 
 
 def _single_environment_note(config: Any) -> tuple[str] | None:
-    """The end of the message to runs with noise of several environments and one environment; None for others."""
+    """Returns the end of the message about noise of several environments if there is one environment, else None."""
     if config.exploration_noise_min is None or config.environments > config.learners:
         return None
     return (" of each of the learners" if config.learners > 1 else "",)

@@ -26,12 +26,12 @@ from .settings import DQNConfig
 
 @final
 class DQN(ValueLearner):
-    """One network that gives a Q value, or a distribution of it, for every action.
+    """One network that computes a Q value, or a distribution of it, for every action.
 
-    The network is moved towards r + g max Q'(s', a), where Q' is the target network, by a Huber or squared error; a
-    categorical head towards the projected distribution of the same, by cross entropy. Options: the network itself
-    chooses the action that Q' values (double); values and advantages have separate layers (dueling); rewards of
-    several steps; transitions weighed by their priority.
+    The network moves towards r + g max Q'(s', a), where Q' is the target network, by a Huber or squared error; a
+    categorical head moves towards the projected distribution of the same value, by cross entropy. Options: the network
+    itself chooses the action that Q' evaluates (double); values and advantages have separate layers (dueling); rewards
+    of several steps; transitions weighed by their priority.
 
     Args:
         shape: the shape of an observation: (n,), or (planes, height, width).
@@ -53,7 +53,7 @@ class DQN(ValueLearner):
         super().__init__(torch.Size(shape).numel(), action_size, config, device)
         self.network = critic = self._make_network(shape)
         self.networks = {"critic": critic}
-        copy = self.rounded_(critic.flat).clone()
+        copy = self.rounded_(critic.flat).clone()  # For the target network.
         with self.constructing():
             self.averages = {"target_critic": self.make_average(copy)}
             self.optimizers = {"critic": self.make_optimizer(critic.flat, kahan=True)}
@@ -68,7 +68,7 @@ class DQN(ValueLearner):
         options: dict[str, Any] = {"dtype": self.dtype, "device": self.device, "generator": weights}
         *shared, last = config.hidden_widths
         outputs = self.action_size * config.atoms
-        if config.dueling:
+        if config.dueling:  # Only the last hidden layer is separate: for the value, and for the advantages.
             heads = [[last, config.atoms], [last, outputs]]
         else:
             heads = [[*shared, last, outputs]]
@@ -77,7 +77,7 @@ class DQN(ValueLearner):
         return PlanesNetwork(shape, convolutions_for(shape), shared, heads, uniform=uniform, **options)
 
     def bind(self) -> None:
-        """The layers of the target network, and the network that is to be trained."""
+        """Sets the network, and the layers of the target network."""
         network = self.networks["critic"]
         assert isinstance(network, PlanesNetwork)
         self.network = network
@@ -89,17 +89,17 @@ class DQN(ValueLearner):
         return {"atoms": self.atoms} if self.config.atoms > 1 else {}
 
     def policy_outputs(self, observations: torch.Tensor) -> torch.Tensor:
-        """Q values, (n, action)."""
+        """Returns Q values, (n, action)."""
         return self._q(self._outputs(self.networks["critic"].layers, observations))
 
     def best_actions(self, observations: torch.Tensor) -> torch.Tensor:
-        """A one in the place of the largest Q value, the first of several; NaN where one of them is NaN."""
+        """Returns rows with a one in the place of the largest Q value, the first of several; NaN if a value is NaN."""
         q = self.policy_outputs(observations)
-        best = rows_of(q.argmax(dim=1, keepdim=True), self.action_size, q.dtype)
+        best = rows_of(q.argmax(dim=1, keepdim=True), self.action_size, q.dtype)  # NaN counts as the largest.
         return torch.where(q.isnan().any(dim=1, keepdim=True), torch.nan, best)
 
     def policy_layers(self) -> PolicyLayers:
-        """The network, and the atoms of a categorical head."""
+        """Returns the layers of the network, and the atoms of a categorical head."""
         self._write_back()
         shared, heads = self.network.as_layers()
         options: dict[str, Any] = {"decision": Decision.LARGEST}
@@ -108,23 +108,23 @@ class DQN(ValueLearner):
         return PolicyLayers(self.network.shape, shared, heads, action_size=self.action_size, **options)
 
     def sample_actions(self, observations: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-        """The best actions, or the random ones where there are any; NaN where a Q value is NaN."""
+        """Returns random actions where ``noise`` has any, else the best ones; NaN where a Q value is NaN."""
         best = self.best_actions(observations)
         explores = (noise != 0).any(dim=1, keepdim=True) & ~best.isnan()
         return torch.where(explores, noise, best)
 
     def action_noise(self, count: int, first: int = 0) -> torch.Tensor:  # noqa: ARG002
-        """Random actions for some of the rows; see ``random_actions``."""
+        """Draws random actions for some of the rows; see ``random_actions``."""
         config = self.config
         share = share_of_random_actions(
             self.acted, config.exploration_start, config.exploration_end, config.exploration_steps
         )
-        if not self.samples:  # an evaluation is one moment of training
+        if not self.samples:  # All actions of an evaluation have the share of one moment of training.
             self.acted += count
         return random_actions(count, self.action_size, share, self.generators["act_noise"], self.dtype)
 
     def prepare(self, batch: Batch | FrameBatch) -> Batch:
-        """Images as numbers of the format, in rows like all else."""
+        """Converts images to numbers of the format, in the same rows as states."""
         if isinstance(batch, Batch):
             return batch
         before, after = (
@@ -142,13 +142,14 @@ class DQN(ValueLearner):
         return metrics
 
     def update_targets(self) -> Metrics:
-        """Copies the network to the target network, or moves that a step towards it."""
+        """Copies the network to the target network, or moves the target network a step towards it."""
         self.update_averages({"target_critic": "critic"})
         return {}
 
     def _update_values(self, batch: Batch) -> Metrics:
-        """The derivative of the mean Huber or squared error by the Q values of the actions that were taken."""
+        """Computes the gradient of the mean Huber or squared error of the chosen actions' Q values."""
         config, optimizer = self.config, self.optimizers["critic"]
+        # Targets: the value of the next action, which the network itself chooses in double Q-learning.
         with torch.no_grad():
             following, exact = batch.next_observations, self.values_are_exact
             choice = self._choice(following) if config.double else None
@@ -158,9 +159,11 @@ class DQN(ValueLearner):
             else:
                 best = next_q.amax(1, keepdim=True) if choice is None else next_q.gather(1, choice)
             target = self.targets_of(batch.rewards, batch.discounts, best)
+        # Errors of the actions in the batch.
         q = self._outputs(self.network.trainable, batch.observations, exact=self.exact_errors)
         taken = batch.actions.argmax(dim=1, keepdim=True)
         error = self.errors_of(chosen(q, taken) if self.exact_errors else q.gather(1, taken), target)
+        # The derivative of a Huber loss is the error, clipped to 1 in the unit of rewards; of a square twice the error.
         huber = config.loss == "huber"
         scale = self.reward_scale
         derivative = self.weighed(error.clamp(-scale, scale) if huber else error, batch)
@@ -169,16 +172,17 @@ class DQN(ValueLearner):
         return {"td_error": error, "q": target, **self.priorities(self.without_scale(error.abs()))}
 
     def _update_distributions(self, batch: Batch) -> Metrics:
-        """The derivative of the mean cross entropy by the logits of the actions that were taken: p - m."""
+        """Computes the gradient of the mean cross entropy by the logits of the chosen actions: p - m."""
         config, atoms = self.config, self.atoms
+        # Targets: the distribution of the next action with the largest mean, projected onto the atoms.
         with torch.no_grad():
             probabilities = torch.softmax(self._outputs(self.target, batch.next_observations), dim=2)
             next_q = expected(probabilities, atoms)
             choice = self._choice(batch.next_observations) if config.double else next_q.argmax(dim=1, keepdim=True)
-            following = probabilities.gather(1, self._of_atoms(choice)).squeeze(1)
+            following = probabilities.gather(1, self._distribution_indices(choice)).squeeze(1)
             target = self.projected_target(following, batch)
         outputs = self._outputs(self.network.trainable, batch.observations)
-        taken = self._of_atoms(batch.actions.argmax(dim=1, keepdim=True))
+        taken = self._distribution_indices(batch.actions.argmax(dim=1, keepdim=True))
         logits = outputs.detach().gather(1, taken).squeeze(1)
         weight = self.cross_entropy_weights(logits, target, batch)
         self.network.compute_gradients(outputs, torch.zeros_like(outputs).scatter(1, taken, weight.unsqueeze(1)))
@@ -188,7 +192,7 @@ class DQN(ValueLearner):
     def _outputs(
         self, layers: Sequence[torch.Tensor], observations: torch.Tensor, *, exact: bool = False
     ) -> torch.Tensor:
-        """Q values, (n, action), unrounded if ``exact``; or the logits of distributions, (n, action, atoms)."""
+        """Computes Q values, (n, action), unrounded if ``exact``; or logits of distributions, (n, action, atoms)."""
         heads = 1 + self.config.dueling
         first, *more = self.network.outputs(layers, observations, [self.scale_of_outputs] * heads, [exact] * heads)
         if not more:
@@ -201,19 +205,19 @@ class DQN(ValueLearner):
         return outputs if atoms == 1 else outputs.view(-1, self.action_size, atoms)
 
     def _q(self, outputs: torch.Tensor) -> torch.Tensor:
-        """Q values, (n, action)."""
+        """Returns Q values, (n, action), for the result of ``_outputs``."""
         return outputs if self.config.atoms == 1 else expected(torch.softmax(outputs, dim=2), self.atoms)
 
     def _choice(self, observations: torch.Tensor) -> torch.Tensor:
-        """The numbers of the actions that the network takes for the best, (n, 1)."""
+        """Returns the numbers of the actions with the network's largest Q values, (n, 1)."""
         return self._q(self._outputs(self.network.layers, observations)).argmax(dim=1, keepdim=True)
 
-    def _of_atoms(self, actions: torch.Tensor) -> torch.Tensor:
-        """Returns where the distributions of actions are, (n, 1, atoms) for (n, 1)."""
+    def _distribution_indices(self, actions: torch.Tensor) -> torch.Tensor:
+        """Returns indices for ``gather`` of the distributions of actions, (n, 1, atoms) for (n, 1)."""
         return actions.unsqueeze(2).expand(-1, -1, self.config.atoms)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue identically, including the number of actions it has chosen."""
+        """Returns the state that is needed to continue identically, including the number of chosen actions."""
         return {**super().state_dict(), "acted": self.acted}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -223,14 +227,14 @@ class DQN(ValueLearner):
 
 
 def _dueling(value: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
-    return value + (advantages - advantages.mean(dim=1, keepdim=True))
+    return value + (advantages - advantages.mean(dim=1, keepdim=True))  # Wang et al., equation 9.
 
 
 _unrounded_dueling = unsimulated(_dueling)
 
 
 def make(config: DQNConfig, sizes: Sizes, device: torch.device) -> tuple[DQN, OffPolicyRecorder]:
-    """The learner with its initial weights, and the recorder of its experience.
+    """Makes the learner with its initial weights, and the recorder of its experience.
 
     Raises:
         RunError: memory cannot be allocated, or ``replay_capacity`` is too small for images of all environments.

@@ -11,21 +11,21 @@ from ...streams import Stream, torch_generator
 from ..categorical import expected
 from .settings import DQNConfig
 
-_RESOLUTION = 1 << 53
+_RESOLUTION = 1 << 53  # Of the share: a float64 has 53 significant bits.
 
 
 def share_of_random_actions(acted: int, start: float, end: float, steps: int) -> float:
-    """Falls linearly from ``start`` to ``end`` in this number of steps, and stays there."""
+    """Returns a share that falls linearly from ``start`` to ``end`` in this number of steps, and then is constant."""
     return end if acted >= steps else start + (end - start) * (acted / steps)
 
 
 def random_actions(
     count: int, action_size: int, share: float, generator: torch.Generator, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Rows with a one in the place of a random action, or zeros where none is to be taken; (count, action).
+    """Draws rows with a one in the place of a random action, or zeros for no random action; (count, action).
 
-    They are drawn as integers, which no simulation rounds: exploration is the same in every format, and no action is
-    drawn more often than another because of rounding.
+    They are drawn as integers, which no simulation rounds: exploration is the same in every format, and rounding does
+    not make one action more frequent than another.
 
     Args:
         count: rows.
@@ -40,13 +40,13 @@ def random_actions(
 
 
 def rows_of(actions: torch.Tensor, action_size: int, dtype: torch.dtype) -> torch.Tensor:
-    """Actions (n, 1), by number, as rows with a one in their place."""
+    """Converts actions (n, 1), by number, to rows with a one in their place."""
     return (torch.arange(action_size, device=actions.device) == actions).to(dtype)
 
 
 @final
 class EpsilonGreedy:
-    """Random actions for some of the best ones, by the run's schedule: as the learner explores where it acts itself.
+    """Replaces some of the best actions by random ones, by the same schedule as a learner that acts itself.
 
     Args:
         config: the config of the run.
@@ -61,7 +61,7 @@ class EpsilonGreedy:
         self._generator = torch_generator(config.seed, Stream.ACTION_NOISE, torch.device("cpu"), *whose)
 
     def act(self, best: torch.Tensor) -> torch.Tensor:
-        """The best actions, or random ones in the place of some that are finite."""
+        """Returns the best actions, some of them replaced by random ones; NaN remains."""
         count, action_size = best.shape
         share = self._share(self._acted)
         self._acted += count
@@ -82,14 +82,12 @@ class EpsilonGreedy:
         return float((log_p.exp() * (log_p - log_q)).sum(1).mean().clamp(min=0))
 
     def ratios(self, actions: torch.Tensor, learners: torch.Tensor, own: torch.Tensor, steps: int) -> torch.Tensor:
-        """Returns ratios of policies that take the action of the largest Q but for the due share of random ones."""
+        """Returns ratios of policies that take the action of the largest Q, except the current share of random ones."""
         share, action_size = self._share(self._acted_in(steps)), actions.shape[1]
         chance = torch.tensor([share / action_size, 1 - share + share / action_size], dtype=torch.float64)
         taken = actions.argmax(1)
         learner, actor = (chance[(q.argmax(1) == taken).long()] for q in (learners, own))
-        return (
-            (learner / actor).nan_to_num(1.0).clamp(max=1)
-        )  # 0 / 0: without random actions, ties may be cut otherwise
+        return (learner / actor).nan_to_num(1.0).clamp(max=1)  # 0 / 0: no random actions, and a tie of Q values.
 
     def state_dict(self) -> dict[str, Any]:  # noqa: D102
         return {"generator": self._generator.get_state(), "acted": self._acted}
@@ -99,7 +97,7 @@ class EpsilonGreedy:
         self._acted = state["acted"]
 
     def _acted_in(self, steps: int) -> int:
-        """The number of actions chosen in this number of steps: at first they were random."""
+        """Returns the number of actions that the policy chose in some steps; the first ``seed_steps`` were random."""
         return max(0, steps - -(-self._config.seed_steps // self._count))
 
     def _share(self, acted: int) -> float:

@@ -14,22 +14,21 @@ from ...models.planes import convolve as convolve_all
 from .settings import DrQConfig
 
 _STRIDES = (2, 1, 1, 1)
-_CONVOLUTIONS = 2 * len(_STRIDES)  # tensors: weights and biases
+_CONVOLUTIONS = 2 * len(_STRIDES)  # Tensors: weights and biases.
 _WINDOW = 3
-_HEAD = 4  # tensors: weights and bias of the linear layer, gain and bias of the normalization
-# Of the reference implementation of weight standardization: no unit is divided by 0.
-_EPS = 1e-5
+_HEAD = 4  # Tensors: weights and bias of the linear layer, gain and bias of the normalization.
+_EPS = 1e-5  # From the reference implementation of weight standardization: no unit is divided by 0.
 
 
 class Parts(NamedTuple):
     """The layers of a :class:`PixelNetwork` by purpose."""
 
     convolutions: Sequence[torch.Tensor]
-    """Weights (filters, channels, 3, 3) and biases; empty for a network that gets what another's convolutions gave."""
+    """Weights (filters, channels, 3, 3) and biases; empty for a network on the results of another's convolutions."""
     head: Sequence[torch.Tensor]
     """Weights (features, inputs) and bias of the linear layer, gain and bias of the layer normalization."""
     perceptrons: Sequence[torch.Tensor]
-    """The perceptrons' tensors, as :class:`~roundoff.agents.models.networks.MLP` has them."""
+    """The perceptrons' tensors, in the form of :class:`~roundoff.agents.models.networks.MLP`."""
 
     @classmethod
     def of(cls, layers: Sequence[torch.Tensor], *, convolutional: bool) -> Self:
@@ -40,14 +39,14 @@ class Parts(NamedTuple):
 
 @final
 class PixelNetwork(FlatNetwork):
-    """Perceptrons on features of images, with the layers that make the features; :class:`Parts` names them.
+    """Perceptrons on features of images, with the layers that compute the features; :class:`Parts` names them.
 
     All weights begin orthogonal, with gain sqrt(2) in convolutions, all biases as 0.
 
     Args:
         config: sizes of images and layers.
         extra: the number of inputs of the perceptrons besides the features.
-        outputs: the number of their outputs.
+        outputs: the number of outputs of each perceptron.
         ensemble: the number of perceptrons.
         convolutional: whether the network has its own convolutions.
         dtype: see ``FlatNetwork``, also for the other arguments.
@@ -78,6 +77,7 @@ class PixelNetwork(FlatNetwork):
     def _initialize(self, generator: torch.Generator) -> None:
         parts = Parts.of(self.layers, convolutional=self._convolutional)
         weight, _, gain, _ = parts.head
+        # Biases remain 0; the network's weights are drawn in order.
         initialize_convolutions(parts.convolutions, generator)
         drawn = torch.empty(weight.shape, dtype=torch.float32)
         weight.copy_(torch.nn.init.orthogonal_(drawn, generator=generator))
@@ -86,10 +86,10 @@ class PixelNetwork(FlatNetwork):
 
 
 def convolve(convolutions: Sequence[torch.Tensor], images: torch.Tensor) -> torch.Tensor:
-    """Four 3x3 convolutions with ReLU, the first with stride 2.
+    """Computes four 3x3 convolutions with ReLU, the first with stride 2.
 
     Args:
-        convolutions: as :class:`Parts` has them.
+        convolutions: see :class:`Parts`.
         images: (n, 3 frames, size, size), in [0, 1].
 
     Returns:
@@ -105,10 +105,10 @@ def convolve(convolutions: Sequence[torch.Tensor], images: torch.Tensor) -> torc
 def features(
     head: Sequence[torch.Tensor], convolved: torch.Tensor, *, standardization: str, limit: float | None
 ) -> torch.Tensor:
-    """A linear layer, layer normalization and tanh.
+    """Computes a linear layer, layer normalization and tanh.
 
     Args:
-        head: as :class:`Parts` has it.
+        head: see :class:`Parts`.
         convolved: the result of :func:`convolve`.
         standardization: the standardization of the linear layer's weights: ``units``, ``matrix`` or ``none``.
         limit: the limit that the linear layer's outputs are scaled down to; None: they are not.
@@ -131,10 +131,10 @@ def features(
 
 
 def standardize_units(weight: torch.Tensor) -> torch.Tensor:
-    """Weight standardization: every unit's weights, minus their mean, divided by their standard deviation.
+    """Standardizes every unit's weights: minus their mean, divided by their standard deviation.
 
-    w_ij <- (w_ij - mean_j w_ij) / (std_j w_ij + 1e-5). The units' scales become equal, so that even layer normalization
-    notices: this is another parametrization, which can represent less.
+    w_ij <- (w_ij - mean_j w_ij) / (std_j w_ij + 1e-5). The units' scales become equal, which layer normalization does
+    not undo: this is another parametrization, which can represent fewer functions.
 
     Args:
         weight: (out, in), any floating-point type, in >= 2.
@@ -152,8 +152,8 @@ def standardize_units(weight: torch.Tensor) -> torch.Tensor:
 def standardize_matrix(weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Standardizes all weights of a layer together, and its bias with them.
 
-    W <- (W - mean(W)) / s, b <- b / s, s = std(W) + 1e-5. All outputs are divided by s, and the same number is taken
-    from each: layer normalization gives the same result as without, in exact arithmetic and but for its eps.
+    W <- (W - mean(W)) / s, b <- b / s, s = std(W) + 1e-5. All outputs are divided by s, and the same number is
+    subtracted from each: in exact arithmetic, layer normalization has the same result, except for its eps.
 
     Args:
         weight: (out, in), any floating-point type.
@@ -188,6 +188,6 @@ def scale_down(x: torch.Tensor, limit: float) -> torch.Tensor:
         Low-precision SAC, Appendix G: "further down-scale output larger than 10 to 10".
     """
     with torch.no_grad():
-        # Divided by the larger of the two, no quotient overflows, and one below the limit is exactly 1.
+        # The divisor is at least the limit: no quotient overflows, and the factor of rows below the limit is exactly 1.
         factor = limit / x.abs().amax(dim=1, keepdim=True).clamp(min=limit)
     return x * factor

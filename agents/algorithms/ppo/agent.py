@@ -26,10 +26,10 @@ class PPO(PolicyGradient):
     config: PPOConfig
 
     def value_slope(self, values: torch.Tensor, error: torch.Tensor, batch: Minibatch) -> torch.Tensor:
-        """The error; 0 where the value has moved by more than ``value_clip`` and would be farther off had it not.
+        """Returns the error, or 0 where the value has moved by more than ``value_clip`` towards its target.
 
-        The loss of a value is the larger one of its squared error and the error of the value clipped to its value when
-        the rollout was judged, +-``value_clip``; the latter does not depend on the network where it is clipped.
+        The loss of a value is the larger one of two squared errors: of the value, and of the value clipped to
+        ``value_clip`` around its value in the rollout. A clipped value does not depend on the network.
 
         Source:
             OpenAI's Baselines; Engstrom et al., "Implementation Matters in Deep Policy Gradients", Section 2.
@@ -53,8 +53,8 @@ class PPO(PolicyGradient):
         assert self.config.target_kl is not None
         with self.before_update():
             log_ratio = self.policy.log_prob(self.outputs(batch.observations), batch.actions) - batch.log_probs
-        found = log_ratio.double()
-        return float((found.expm1() - found).mean()) > _FACTOR * self.config.target_kl
+        log_ratio = log_ratio.double()
+        return float((log_ratio.expm1() - log_ratio).mean()) > _FACTOR * self.config.target_kl
 
     def surrogate(
         self, log_prob: torch.Tensor, old_log_prob: torch.Tensor, advantage: torch.Tensor

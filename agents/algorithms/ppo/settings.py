@@ -16,9 +16,9 @@ class PPOConfig(OnPolicyKeys):
     """PPO; the defaults are the paper's for continuous control.
 
     Source:
-        Schulman et al., "Proximal Policy Optimization Algorithms", Table 3; missing details (the norm that gradients
-        are clipped to, eps, that advantages are standardized; where actions are numbers, that observations and rewards
-        are normalized and values clipped) are as in OpenAI's Baselines.
+        Schulman et al., "Proximal Policy Optimization Algorithms", Table 3. The paper lacks details, which are from
+        OpenAI's Baselines: the norm that gradients are clipped to, eps, and standardized advantages; for continuous
+        actions also normalized observations and rewards, and clipped values.
     """
 
     panels: ClassVar[Mapping[str, Panel]] = {
@@ -55,23 +55,23 @@ class PPOConfig(OnPolicyKeys):
         given = super().completed(given)
         if not _takes_numbers(given.get("task", cls.model_fields["task"].default)):
             return given
-        alone = given.get("learners", 1) == 1
-        usual: dict[str, Any] = {"value_clip": 0.2, "normalize_observations": alone}
-        usual["normalize_rewards"] = alone and not given.get("clip_rewards")
-        return given | {name: value for name, value in usual.items() if given.get(name) is None}
+        single = given.get("learners", 1) == 1  # Running moments belong to one learner.
+        defaults: dict[str, Any] = {"value_clip": 0.2, "normalize_observations": single}
+        defaults["normalize_rewards"] = single and not given.get("clip_rewards")
+        return given | {name: value for name, value in defaults.items() if given.get(name) is None}
 
     @property
     def passes(self) -> int:
-        """The epochs."""
+        """The number of passes over a rollout: the epochs."""
         return self.epochs
 
 
 def _takes_numbers(task: object) -> bool:
-    """Whether a task is known to take numbers as actions."""
+    """Whether a task is known to have continuous actions."""
     try:
         return isinstance(task, str) and has_discrete_actions(check_task(task)) is False
     except (ValueError, ImportError):
-        return False  # the field says why
+        return False  # The validation of the key raises the error.
 
 
 CONFIG = PPOConfig

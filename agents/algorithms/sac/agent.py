@@ -31,11 +31,11 @@ class SoftActorCritic(Learner):
     """Twin critics, their slow copies, a squashed normal policy, and a learned temperature.
 
     Args:
-        networks: makes the network of the actor and that of the critics from ``generator``, ``dtype`` and ``device``.
+        networks: makes the networks of the actor and the critics from ``generator``, ``dtype`` and ``device``.
         observation_size: the number of elements in an observation; 0: it learns from images.
         action_size: the number of elements in an action.
         config: the hyper-parameters, the format, and the fixes or the baseline.
-        device: where all tensors live.
+        device: the device of all tensors.
 
     Source:
         Haarnoja et al., "Soft Actor-Critic Algorithms and Applications"; Low-precision SAC, Section 2 and Table 4.
@@ -54,13 +54,13 @@ class SoftActorCritic(Learner):
     ) -> None:
         super().__init__(observation_size, action_size, config, device)
         options: dict[str, Any] = {"dtype": self.dtype, "device": device}
-        self.target_entropy = -float(action_size)
+        self.target_entropy = -float(action_size)  # Haarnoja et al.: minus the dimension of actions.
         self.policy = SquashedNormal(
             log_sigma_min=config.log_sigma_min,
             log_sigma_max=config.log_sigma_max,
             normal_fix="normal_fix" in config.fixes,
             softplus_fix="softplus_fix" in config.fixes,
-            # exp(K) must be finite (Appendix B): with few exponent bits that takes a smaller K than the config's.
+            # exp(K) must be finite (Appendix B): a format with few exponent bits needs a smaller K than the config's.
             softplus_threshold=min(config.softplus_threshold, math.log(self.largest)),
             sigma_eps=config.sigma_eps,
             from_noise="noise_log_prob" in config.fixes,
@@ -72,7 +72,7 @@ class SoftActorCritic(Learner):
         for parameters in (actor.flat, critic.flat, log_temperature):
             self.rounded_(parameters)
         self.networks = {"actor": actor, "critic": critic}
-        target = critic.flat.clone()
+        target = critic.flat.clone()  # Of the rounded weights.
         with self.constructing():
             self.averages = {"target": self.make_average(target)}
             self.optimizers = {
@@ -160,6 +160,7 @@ class SoftActorCritic(Learner):
         targets = self.targets_of(rewards, discounts, next_value)
         if copies == 1:
             return targets
+        # The mean over the copies, in the format, for each copy.
         total, *others = targets.chunk(copies)
         for part in others:
             total = total + part
@@ -168,7 +169,7 @@ class SoftActorCritic(Learner):
     def least_of_critics(self, q: torch.Tensor) -> torch.Tensor:
         """Returns the smaller value of two critics, (2, n, 1) -> (n, 1), with its graph.
 
-        Rounded values are often equal, and the order of the critics would decide. Unrounded ones are not.
+        Rounded values are often equal, and then the order of the critics decides the gradient. Unrounded values differ.
         """
         return least_of(q) if self.exact_errors else q.min(dim=0).values
 
@@ -183,7 +184,7 @@ class SoftActorCritic(Learner):
         self.actor.compute_gradients(objective, filled_like(objective, weight))
         self.step("actor")
 
-        self.draw("temperature")
+        self.draw("temperature")  # After a step, random bits are counted again; see ``Learner.step``.
         # The temperature's loss is exp(log_temperature) * (entropy - target entropy), which is its own derivative.
         entropy = -log_prob.detach().mean()
         excess = (entropy - self.target_entropy) * self.optimizers["temperature"].mean_weight(1, 1)
@@ -217,8 +218,8 @@ class SAC(SoftActorCritic):
         return forward(self.actor.layers, observations, self.layers_stored)[0]
 
     def policy_layers(self) -> PolicyLayers:
-        """Returns the layers of the actor, of its outputs only the means."""
-        *hidden, weight, bias = self.layers()["actor"]
+        """Returns the layers of the actor, with only the means of its outputs."""
+        *hidden, weight, bias = self.layers()["actor"]  # The outputs are means, then log sigmas.
         means = [*hidden, weight[..., : self.action_size], bias[..., : self.action_size]]
         actor = perceptron(means, Activation.RELU, Activation.NONE)
         return PolicyLayers((self.observation_size,), (), (actor,), Decision.TANH, self.action_size)
@@ -229,6 +230,7 @@ class SAC(SoftActorCritic):
 
     def update_critic(self, batch: Batch, noise: torch.Tensor) -> Metrics:
         """Moves both critics towards r + discount * (min of the target critics - temperature * log pi)."""
+        # Targets: values of the next actions that the policy samples now, not of those in the replay buffer.
         with torch.no_grad():
             next_actions, next_log_prob = self.policy.sample_with_log_prob(
                 self.policy_outputs(batch.next_observations), noise
@@ -252,6 +254,7 @@ class SAC(SoftActorCritic):
             forward(self.actor.trainable, batch.observations, self.layers_stored)[0], noise
         )
         pairs = torch.cat((batch.observations, actions), dim=1)
+        # ``layers`` record no gradients of the critics; the actor's pass through the actions.
         q = forward(self.critic.layers, pairs, self.layers_stored, self.reward_scale, exact=self.exact_errors)
         return self.step_actor_and_temperature(self.least_of_critics(q), log_prob)
 

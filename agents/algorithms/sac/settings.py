@@ -12,25 +12,17 @@ from ...config.learning_keys import OffPolicyKeys
 from ...config.rules import KeyRule, other_than
 
 _FREE = KeyRole.TIMELESS
-_OF_PIXELS = (
-    "image_size",
-    "frames",
-    "fast_rendering",
-    "image_shift",
-    "original_images",
-    "filters",
-    "feature_size",
-    "weight_standardization",
-    "feature_limit",
-)
+_PIXEL_KEYS = (
+    "fast_rendering", "feature_limit", "feature_size", "filters", "frames", "image_shift", "image_size",
+    "original_images", "weight_standardization",
+)  # fmt: skip
 
 
-def _needless(config: Any) -> tuple[str, Any] | None:
-    """A key about pixels that a config from states sets, and its value."""
+def _needless_pixel_key(config: Any) -> tuple[str, Any] | None:
+    """Returns a key about pixels that a config from states sets, and its value."""
     if config.observations == "pixels":
         return None
-    defaults = {name: SACConfig.model_fields[name].default for name in sorted(_OF_PIXELS)}
-    return other_than(config, defaults)
+    return other_than(config, {name: SACConfig.model_fields[name].default for name in _PIXEL_KEYS})
 
 
 class SACConfig(OffPolicyKeys):
@@ -49,7 +41,7 @@ class SACConfig(OffPolicyKeys):
         KeyRule(lambda c: (c.observations == "pixels") != (c.algorithm == "drq"), "observations",
              "observations: pixels and algorithm: drq go together, got observations: {c.observations} with algorithm:"
              " {c.algorithm}; leave one of them out"),
-        KeyRule(_needless, "observations",
+        KeyRule(_needless_pixel_key, "observations",
              "{found[0]} is about learning from pixels, got {found[0]}: {found[1]} with observations: states; set"
              " observations: pixels, or leave {found[0]} out"),
     )  # fmt: skip
@@ -68,7 +60,7 @@ class SACConfig(OffPolicyKeys):
         _FREE,
     )
     observations: Literal["states", "pixels"] = key("states", "`states`, or `pixels`: see docs/environments.md.")
-    # The keys below are about pixels alone.
+    # The keys below are only for pixels.
     image_size: Positive = key(84, "Height and width of an image.")
     frames: Positive = key(3, "Number of images in an observation: the newest and the preceding ones.")
     fast_rendering: bool = key(

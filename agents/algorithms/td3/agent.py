@@ -21,7 +21,7 @@ from .settings import TD3Config
 
 @final
 class TD3(DeterministicActor):
-    """Twin critics that learn from clipped noise around a slow copy of the actor, which is moved less often.
+    """Twin critics, and an actor that moves less often; targets have clipped noise on the target actor's actions.
 
     Args:
         observation_size: the number of elements in an observation.
@@ -47,11 +47,11 @@ class TD3(DeterministicActor):
         )
 
     def sample_actions(self, observations: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-        """The best actions and noise, clipped to [-1, 1]."""
+        """Returns the best actions with noise, clipped to [-1, 1]."""
         return (self.best_actions(observations) + noise * self.config.exploration_noise).clamp(-1, 1)
 
     def noise_sizes(self, batch_size: int) -> tuple[int, ...]:
-        """Noise on the next action of each transition."""
+        """Returns one noise vector for the next action of each transition."""
         return (batch_size,)
 
     def update_critic(self, batch: Batch, noise: torch.Tensor) -> Metrics:
@@ -72,13 +72,13 @@ class TD3(DeterministicActor):
         return step_critics(self, q, target, len(batch.rows))
 
     def actor_objective(self, outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The negative values; all count alike."""
+        """Returns the negative values, and equal weights."""
         objective = -outputs
         return objective, filled_like(objective, self.optimizers["actor"].mean_weight(1, len(objective)))
 
 
 def make(config: TD3Config, sizes: Sizes, device: torch.device) -> tuple[TD3, OffPolicyRecorder]:
-    """The learner with its initial weights, and the recorder of its experience."""
+    """Makes the learner with its initial weights, and the recorder of its experience."""
     learner = TD3(sizes.observation_size, sizes.action_size, config, device)
     return learner, record_states(config, sizes, learner.dtype, device)
 
