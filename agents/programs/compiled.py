@@ -23,9 +23,9 @@ from ..experience.on_policy import Minibatch
 from ..experience.replay import Batch
 from ..optimizers.adam import LONGEST_TABLE, steps_until_constant
 
-_BASELINES = ("none", "naive", "eps")
+_BASELINES = ("none", "naive", "eps")  # The ones without dynamic loss scales, coercion and master weights.
 
-# What compilation costs (seconds, for programs that are on disk) over what it saves of a small simulated update.
+# Time of compilation (seconds, for programs that are on disk) over time saved in a small simulated update.
 _WORTHWHILE_UPDATES = 3000
 
 _ACTING = "acting"
@@ -34,13 +34,13 @@ _ACTING = "acting"
 def compile_updates(
     learner: Learner, updates: int, *, wanted: bool | None, on_notice: Callable[[str], None] | None = None
 ) -> str:
-    """Compiles the updates of a learner, where that is possible and pays.
+    """Compiles the updates of a learner, if that is possible and worthwhile.
 
     Args:
-        learner: new or resumed; its ``compiled`` is set, and its ``acting``.
-        updates: the number of updates to come.
-        wanted: True compiles where it is possible at all, False nowhere, None where it saves time.
-        on_notice: called, in words, if the compiler fails when the updates begin; they run eagerly then.
+        learner: new or resumed; its ``compiled`` and ``acting`` are set.
+        updates: the number of remaining updates.
+        wanted: True compiles if it is possible, False never, None if it saves time.
+        on_notice: called, in words, if the compiler fails when the updates begin; they then run eagerly.
 
     Returns:
         The decision and its reason, in words.
@@ -63,7 +63,7 @@ def compile_acting(learner: Learner, on_notice: Callable[[str], None] | None = N
     settings = set() if learner.simulation is None else set(learner.simulation.policy.settings("rounding"))
     activations = learner.config.storage and learner.config.storage.activations
     if Rounding.STOCHASTIC in settings or (activations and activations.rounding == Rounding.STOCHASTIC):
-        return  # its draws are numbered action by action
+        return  # Its random bits are numbered action by action.
     actor = learner.networks[learner.acting_network]
 
     def sample(parameters: Tensor, numbers: dict[str, Tensor], observations: Tensor, noise: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ def compile_acting(learner: Learner, on_notice: Callable[[str], None] | None = N
 
 
 def reason_not_to(simulation: Simulation | None, updates: int, device: str) -> str | None:
-    """The reason that it would not save time; None if it would."""
+    """Returns the reason why compiling would not save time; None if it would."""
     if device != "cpu":
         return "the time that compiling saves on a GPU has not been measured; --compile compiles them"
     if simulation is None:
@@ -92,7 +92,7 @@ def reason_not_to(simulation: Simulation | None, updates: int, device: str) -> s
 
 
 def reason_against(config: TrainConfig) -> str | None:
-    """The reason that the updates of such a learner cannot be compiled; None if it may be possible."""
+    """Returns the reason why the updates of such a learner cannot be compiled; None if it may be possible."""
     if config.reason_not_compiled:
         return config.reason_not_compiled
     assert isinstance(config, OptimizerKeys)
@@ -126,58 +126,59 @@ _PROGRAMS: dict[str, _Programs] = {}
 
 
 def programs_of(learner: Learner, members: int = 1) -> _Programs:
-    """The programs of this process for a kind of learner, by part: a worker that trains many traces each kind once."""
+    """Returns this process's programs for a kind of learner, by part; a worker with many runs traces each kind once."""
     sizes = (learner.observation_size, learner.action_size, learner.row_size)
     kind_of_programs = f"{members} {kind(learner.config, learner.simulation)}{sizes}"
     return _PROGRAMS.setdefault(kind_of_programs, defaultdict(dict))
 
 
 def kind(config: TrainConfig, simulation: Simulation | None) -> str:
-    """Returns a key of all that a learner's programs depend on except tensor shapes; formats are data to them."""
-    other = keys_with(KeyRole.OUTSIDE_UPDATES | KeyRole.DATA)
+    """Returns a key of everything that programs of a learner depend on except tensor shapes; formats are their data."""
+    irrelevant = keys_with(KeyRole.OUTSIDE_UPDATES | KeyRole.DATA)
     relevant: dict[str, Any] = {"algorithm": config.algorithm}
-    relevant |= {key: value for key, value in config.as_json().items() if key not in other}
+    relevant |= {key: value for key, value in config.as_json().items() if key not in irrelevant}
     if isinstance(config, OptimizerKeys):
-        relevant["reward_scale"] = config.scale_of_rewards  # which depends on more, if it is automatic
+        relevant["reward_scale"] = config.scale_of_rewards  # An automatic scale depends on irrelevant keys.
     if simulation is not None:
         assert isinstance(config, OptimizerKeys)
         policy = simulation.policy
         relevant["products"] = simulation.products
-        if simulation.narrow_products:  # whose dtypes are no data to a program
+        if simulation.narrow_products:  # A program contains the dtypes of such products.
             relevant["carriers"] = [str(dtype) for dtype in carriers_of_operands(policy)]
+        # Only rounding to nearest-even takes formats as data; for other modes ``format`` itself is relevant.
         if set(policy.settings("rounding")) == {Rounding.NEAREST_EVEN}:
             dtype = Format.parse(policy.format).carrier
             formats = simulation.formats
             relevant["format"] = [str(dtype), FormatsAsData(formats, dtype, torch.device("cpu")).kind]
-            # Which of those that are named are the same one: it is one input of a program.
+            # Equal formats with several names are one input of a program.
             relevant["named"] = [(formats.index(fmt), fmt.native) for fmt in simulation.named_formats]
             relevant["policy"], relevant["storage"] = _without_formats(config)
-        if draws_random_bits(config.fixes):  # stochastic rounding has its formats in the program
+        if draws_random_bits(config.fixes):  # The program contains the formats of stochastic rounding.
             relevant["stochastic"] = [str(fmt) for fmt in simulation.formats]
     return json.dumps(relevant)
 
 
 def _without_formats(config: OptimizerKeys) -> tuple[dict[str, Any], dict[str, str]]:
-    """A policy, and storage, without the formats that ``named`` tells apart.
+    """Returns a policy, and storage, without the formats that ``named`` describes.
 
-    What is rounded stochastically has its format in the program.
+    Storage with stochastic rounding keeps its formats, which the program contains.
     """
     policy = dict(config.policy)
     if "rules" in policy:
         policy["rules"] = [{**rule, "format": "format" in rule} for rule in policy["rules"]]
     stored = {} if config.storage is None else config.storage.formats
-    plain = Rounding.NEAREST_EVEN
-    return policy, {name: str(plain if one.rounding == plain else one) for name, one in stored.items()}
+    nearest = Rounding.NEAREST_EVEN
+    return policy, {name: str(nearest if kept.rounding == nearest else kept) for name, kept in stored.items()}
 
 
 @final
 class CompiledUpdates:
-    """Takes the updates of a learner over: the same bits, in less time.
+    """Computes the updates of a learner by programs: the same bits, in less time.
 
-    The programs change the learner's own tensors.
+    The programs change the learner's tensors.
 
     Args:
-        learner: as it is, new or resumed.
+        learner: the learner, new or resumed.
         on_notice: called, in words, if the compiler fails later, when a program is first needed.
 
     Attributes:
@@ -186,7 +187,7 @@ class CompiledUpdates:
 
     def __init__(self, learner: Learner, on_notice: Callable[[str], None] | None = None) -> None:
         self.reason: str | None = None
-        self._on_notice: Callable[[str], None] | None = None  # what is known from the beginning is no news
+        self._on_notice: Callable[[str], None] | None = None  # Not during construction: the caller reads ``reason``.
         traced = TracedLearner(learner)
         programs = programs_of(learner)
         self._steps = {
@@ -208,10 +209,10 @@ class CompiledUpdates:
         return metrics
 
     def write_back(self) -> None:
-        """There is nothing to tell: the programs change the learner's own tensors."""
+        """Does nothing: the programs change the learner's own tensors."""
 
     def _run_eagerly(self, reason: str) -> None:
-        """Says, once, that the compiler has failed."""
+        """Reports, once, that the compiler has failed."""
         if self.reason is None and self._on_notice:
             self._on_notice(f"updates run eagerly: {reason}")
         self.reason = self.reason or reason
@@ -219,35 +220,35 @@ class CompiledUpdates:
 
 @final
 class TracedLearner:
-    """A learner as programs see it: tensors, which they change, and functions of such tensors.
+    """A learner in the form for programs: tensors, which they change, and functions of such tensors.
 
     Args:
-        learner: as it is, new or resumed.
+        learner: the learner, new or resumed.
 
     Attributes:
-        learner: the same.
-        tensors: all that an update reads and writes: of each optimizer and each average its tensors, by its name, and
-            under ``numbers`` the hyper-parameters that are data to programs.
+        learner: the argument.
+        tensors: all tensors that an update reads and writes: for each optimizer and average, by name, and under
+            ``numbers`` the hyper-parameters that are data to programs.
     """
 
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
-        self.tensors: dict[str, Any] = {name: one.tensors for name, one in learner.optimizers.items()}
+        self.tensors: dict[str, Any] = {name: optimizer.tensors for name, optimizer in learner.optimizers.items()}
         self.tensors |= {name: average.tensors for name, average in learner.traceable_averages.items()}
         options: dict[str, Any] = {"dtype": learner.dtype, "device": learner.device}
         self.tensors["numbers"] = {name: torch.as_tensor(value, **options) for name, value in learner.numbers.items()}
 
     def program(self, part: Part) -> Callable[..., Metrics]:
-        """A part as a function of ``tensors`` and of the result of :func:`as_tensors`."""
+        """Returns a part as a function of ``tensors`` and of the result of :func:`as_tensors`."""
 
         def compute(tensors: dict[str, Any], *inputs: torch.Tensor) -> Metrics:
             learner = self.learner.bound_to(tensors)
-            rest = inputs[part.batch :]
-            return learner.compute(part, ((learner.unpacked(inputs[0]),) if part.batch else ()) + rest)
+            batch = (learner.unpacked(inputs[0]),) if part.batch else ()
+            return learner.compute(part, batch + inputs[part.batch :])
 
         return compute
 
 
 def as_tensors(inputs: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
-    """The inputs of a part, with the batch as its rows."""
+    """Returns the inputs of a part as tensors: a batch becomes its rows."""
     return tuple(x.rows if isinstance(x, (Batch, Minibatch)) else x for x in inputs)

@@ -15,24 +15,24 @@ from ..errors import RunError
 from .quantization import Quantization
 
 Ranges: TypeAlias = "list[tuple[float, float]]"
-"""The smallest and largest number that each product is given to multiply with its weight, in the order of inference."""
+"""The smallest and largest input of each product, in the order of inference."""
 
-# Where the activation and the weight are among the arguments.
+# The position of the activation among the arguments; the weight follows it.
 _MATRICES = {"mm": 0, "bmm": 0, "addmm": 1, "_addmm_activation": 1, "baddbmm": 1, "addbmm": 1}
 _CONVOLUTIONS = ("convolution", "_convolution", "convolution_overrideable")
 
 
 @final
 class QuantizedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A context that rounds the operands of matrix products and convolutions; it is made for one evaluation.
+    """A context of one evaluation that rounds the operands of matrix products and convolutions.
 
-    It is entered for each inference, inside of a simulation if there is one, which then sees rounded operands. Weights
+    It is entered for each inference, inside of a simulation if there is one, which then gets rounded operands. Weights
     are a snapshot: ``parameters`` are rounded once.
 
     Args:
         quantization: the quantization of operands.
-        parameters: the tensors that weights are parts of, which do not change meanwhile.
-        watch: whether the smallest and largest number that each product is given are noted, in ``ranges``.
+        parameters: the tensors that contain the weights, which must not change during the evaluation.
+        watch: whether ``ranges`` records the smallest and largest input of each product.
 
     Attributes:
         ranges: by product, in the order of inference; of operands before they are rounded.
@@ -48,18 +48,18 @@ class QuantizedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._layer = 0
 
     def __enter__(self) -> Self:
-        """An inference begins: the next product is its first."""
+        """Begins an inference: the next product is its first."""
         self._layer = 0
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Rounds the operands of a product; other operations run as they are."""
-        place = _place(func)
-        if place is None:
+        """Rounds the operands of a product; other operations are unchanged."""
+        product = _find_operands(func)
+        if product is None:
             return func(*args, **(kwargs or {}))
-        first, is_convolution = place
-        convolution = (bool(args[6]), int(args[8])) if is_convolution else None
+        first, is_convolution = product
+        convolution = (bool(args[6]), int(args[8])) if is_convolution else None  # transposed, groups
         x, w = args[first : first + 2]
         rounded = self._activation(x, convolution), self._weight(w, convolution)
         return func(*args[:first], *rounded, *args[first + 2 :], **(kwargs or {}))
@@ -78,18 +78,15 @@ class QuantizedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _weight(self, w: Tensor, convolution: tuple[bool, int] | None) -> Tensor:
         if w.untyped_storage().data_ptr() not in self._fixed:
             return self._quantization.weight(w, convolution=convolution)
-        key = (w.data_ptr(), w.shape, w.stride())
+        key = (w.data_ptr(), w.shape, w.stride())  # Of a view: the tensor object differs at each inference.
         if key not in self._weights:
             self._weights[key] = self._quantization.weight(w, convolution=convolution)
         return self._weights[key]
 
 
 @cache
-def _place(operation: Any) -> tuple[int, bool] | None:
-    """Returns the position of an operation's activation, its weight, and whether it is a convolution.
-
-    None for other operations.
-    """
+def _find_operands(operation: Any) -> tuple[int, bool] | None:
+    """Returns the position of a product's activation, and whether it is a convolution; None for other operations."""
     name = operation._schema.name.removeprefix("aten::")  # noqa: SLF001  its name without overload
     if not is_contraction(name):
         return None
