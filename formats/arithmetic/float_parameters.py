@@ -71,7 +71,10 @@ class FloatParameters(NamedTuple):
         smallest, quantum = pattern(2.0**emin, dtype), 2.0**lowest
         least = smallest if fmt.flush else 0
         if fmt.flush == "ftz" and rounding in _SYMMETRIC:
-            smallest, quantum = _flushing_border(smallest, stored - m), 0.0
+            # Without a lower limit of e, values of 2^emin - 2^(emin - 2 - m) or more become 2^emin. The tie does, as
+            # the number below is odd. Where the carrier's normal numbers end, its values below have twice the distance.
+            carrier_ends = smallest in (1 << 23, 1 << 52)
+            smallest, quantum = smallest - ((1 << stored - m) >> (2 if carrier_ends else 1)), 0.0
         elif fmt.flush == "ftz":
             lowest = emin - 1 - m  # the last place just below the smallest normal number, if exponents had no end
             quantum = 2.0**lowest if lowest >= 1 - bias - stored else 0.0
@@ -130,14 +133,3 @@ class FloatParameters(NamedTuple):
         fields = self._replace(magic=self.least) if by_mode else self  # a pattern already
         words = [pattern(value, dtype) if isinstance(value, float) else value for value in fields[:-1]]
         return np.array(words, dtype=unsigned)
-
-
-def _flushing_border(smallest: int, shift: int) -> int:
-    """Returns the pattern of the smallest value that rounds up to the smallest normal one without a lower limit of e.
-
-    It is half of the last place below that one, 2^(emin - 1 - m). The tie goes up in both symmetric modes, since the
-    value below the tie is odd. ``shift`` is the number of bits of the carrier's significand that are dropped. If the
-    carrier's normal numbers end there, its values below have twice the distance.
-    """
-    carrier_ends = smallest in (1 << 23, 1 << 52)
-    return smallest - ((1 << shift) >> (2 if carrier_ends else 1))

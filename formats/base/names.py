@@ -179,9 +179,9 @@ def _parse_name(text: str, name: str) -> tuple[Any, str | None]:
                 return family.kind(**{**fields, **values}), None
             except FormatError as error:
                 raise _range_error(text, error) from None
-        taken = _describe_suffixes(family, fields)
+        allowed = _describe_suffixes(family, fields)
         # The message describes the longest beginning, which comes first.
-        mistake = mistake or f"{values} of {_quote(name.removesuffix(ending))}, which takes {taken}"
+        mistake = mistake or f"{values} of {_quote(name.removesuffix(ending))}, which takes {allowed}"
     return None, mistake
 
 

@@ -109,8 +109,8 @@ class AddressedSquares:
     calling = Calling.SQUARES
 
     def __init__(self, side: int, block: Addressed) -> None:
-        self._block, self._given = block, numbers((side, block.parameters, block.calling))  # kept alive
-        self.parameters = ctypes.addressof(self._given)
+        self._block, self._numbers = block, numbers((side, block.parameters, block.calling))  # kept alive
+        self.parameters = ctypes.addressof(self._numbers)
 
     def address(self, *, in_place: bool) -> int:
         """The address of the loop of a block, which rounds a copy of each square in place."""
@@ -120,8 +120,8 @@ class AddressedSquares:
 
 def numbers(whole: Sequence[int], real: Sequence[float] = (), rounding: Rounding = Rounding.NEAREST_EVEN) -> Numbers:
     """Packs the arguments of a loop: integers and reals in its order, and the settings of a mode."""
-    made = Numbers()
-    made.whole[: len(whole)] = whole
-    made.real[: len(real)] = real
-    made.settings[:] = settings_of(rounding).tolist()
-    return made
+    packed = Numbers()
+    packed.whole[: len(whole)] = whole
+    packed.real[: len(real)] = real
+    packed.settings[:] = settings_of(rounding).tolist()
+    return packed

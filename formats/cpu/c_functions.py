@@ -80,7 +80,7 @@ class _LoopCache:
         self._name = name
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
-        """The compiled loop; None if it is not kept. A damaged entry is removed."""
+        """The compiled loop; None if the cache lacks it. A damaged entry is removed."""
         # Enough for loops of numbers; ``refresh`` would import all of numba, which only compiling needs.
         rtsys.initialize(target_context)
         path = self._path(signature, target_context.codegen())
@@ -88,10 +88,10 @@ class _LoopCache:
             content = read_bytes(path)
         except OSError:  # usually that there is none
             return None
-        kept = content[_SUM_BYTES:]
+        loop = content[_SUM_BYTES:]
         try:
-            if _SUM(kept).digest() == content[:_SUM_BYTES]:
-                return CompileResult._rebuild(target_context, *pickle.loads(kept))  # noqa: S301, SLF001  our folder
+            if _SUM(loop).digest() == content[:_SUM_BYTES]:
+                return CompileResult._rebuild(target_context, *pickle.loads(loop))  # noqa: S301, SLF001  our folder
         except Exception:  # noqa: BLE001, S110  of a numba that keeps something else: compiled anew, like a torn one
             pass
         with suppress(OSError):  # another process was faster, or it will be written over
@@ -101,9 +101,9 @@ class _LoopCache:
     def save_overload(self, signature: Any, compiled: Any) -> None:
         """Keeps a compiled loop, if there is a place for it."""
         path = self._path(signature, compiled.codegen)
-        kept: bytes = serialize.dumps(compiled._reduce())  # noqa: SLF001
+        loop: bytes = serialize.dumps(compiled._reduce())  # noqa: SLF001
         try:
-            write_bytes(path, _SUM(kept).digest() + kept)
+            write_bytes(path, _SUM(loop).digest() + loop)
         except FileError as error:  # a full disk
             advise(str((error.__cause__ and getattr(error.__cause__, "strerror", None)) or error))
 

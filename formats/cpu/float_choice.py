@@ -146,10 +146,10 @@ def round_by_mode(
         return
     loop = floats_by_mode.fixed if random is None else floats_by_mode.given
     kernel = compiled(loop, source.dtype, in_place=target is source)
-    given = words32(random, source) if random is not None else None
+    caller_words = words32(random, source) if random is not None else None
 
     def piece(first: int, last: int) -> None:
-        rest = () if given is None else (given.data_ptr() + first * 4,)  # 4 bytes a word.
+        rest = () if caller_words is None else (caller_words.data_ptr() + first * 4,)  # 4 bytes a word.
         kernel(start + first * size, into + first * size, last - first, address, *rest)
 
     in_pieces(piece, n, n)

@@ -245,8 +245,8 @@ class IntegerFormat(Family):
         # One scale for the tensor; for small tensors one loop finds it and rounds.
         if (self.axis is None and self.group is None) or source.dim() == 0:
             if self.percentile is None and not between and is_small(source):
-                given = (self.scale or 0.0, self.zero_point)
-                round_whole(source, target, codes, SMALLEST_SCALE, given, symmetric=self.symmetric)
+                fixed = (self.scale or 0.0, self.zero_point)
+                round_whole(source, target, codes, SMALLEST_SCALE, fixed, symmetric=self.symmetric)
                 return
             scale, zero = self._parameters(in_order_of_memory(source))
             round_channels(source, target, (1, 1), (1 / scale, scale, zero), codes, options, between=between)
@@ -261,11 +261,11 @@ class IntegerFormat(Family):
             parameters = 1 / scale, scale, zero
             round_channels(source, target, (length, inner), parameters, codes, options, between=between)
             return
-        known = None  # A scale for each group, in the loop's order, or from minimum and maximum in the loop.
+        parameters = None  # A scale for each group, in the loop's order, or from minimum and maximum in the loop.
         if self.percentile is not None:
-            known = [p.movedim(-1, axis).contiguous() for p in self._parameters(source)]
+            parameters = [p.movedim(-1, axis).contiguous() for p in self._parameters(source)]
         layout = (length, inner, min(self.group, length))
-        round_groups(source, target, layout, codes, known, SMALLEST_SCALE, options, symmetric=self.symmetric)
+        round_groups(source, target, layout, codes, parameters, SMALLEST_SCALE, options, symmetric=self.symmetric)
 
     def addressed(self, dtype: torch.dtype, rounding: Rounding, *, strided: bool = False) -> Addressed | None:
         """See :meth:`.Family.addressed`."""

@@ -151,12 +151,12 @@ def _launch(
     # Triton passes sizes and strides of 2^31 or more as 64-bit integers, in another program.
     wide = layout is not _IN_ORDER and tuple([number >> 31 > 0 for part in layout for number in part])
     key = (id(kernel), device.index, source.dtype, constants, wide, aligned)
-    ready = _compiled.get(key)
-    if ready is None:
+    program = _compiled.get(key)
+    if program is None:
         _compiled[key] = kernel[(programs,)](*arguments, **_OPTIONS)
         return
     stream = triton.runtime.driver.active.get_current_stream(device.index)
-    ready.run(programs, 1, 1, stream, ready.function, ready.packed_metadata, None, None, None, *arguments)
+    program.run(programs, 1, 1, stream, program.function, program.packed_metadata, None, None, None, *arguments)
 
 
 _Layout = tuple[tuple[int, ...], ...]

@@ -114,10 +114,8 @@ class _Rewriter(ast.NodeTransformer):
         """A constant is computed now: Triton would take a float for float32, whatever it is cast to."""
         if isinstance(node, ast.expr) and not isinstance(node, ast.Constant):
             value = self._constant(node)
-            if isinstance(value, np.generic):
-                return ast.parse(f"tl.full((), {_literal(value)}, tl.{value.dtype})", mode="eval").body
             if value is not None:
-                return ast.parse(_literal(value), mode="eval").body
+                return ast.parse(_typed_literal(value), mode="eval").body
         return super().visit(node)
 
     def visit_Name(self, node: ast.Name) -> Any:

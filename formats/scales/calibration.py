@@ -33,8 +33,8 @@ def scales_of(
     quick = percentile is None and slices.dtype == torch.float32 and slices.is_contiguous() and slices.numel()
     if quick and in_memory(slices):
         shape, length = slices.shape[:-1], slices.shape[-1]
-        found = channel_scales(slices, shape.numel(), length, codes, SMALLEST_SCALE, symmetric=symmetric)
-        return found[0].view(shape), found[1].view(shape)
+        parameters = channel_scales(slices, shape.numel(), length, codes, SMALLEST_SCALE, symmetric=symmetric)
+        return parameters[0].view(shape), parameters[1].view(shape)
     low, high = value_range(slices, percentile, magnitudes=symmetric)
     if symmetric:
         scale = symmetric_scale(low, high, codes[1], slices.dtype)

@@ -67,13 +67,13 @@ def stop(format: FloatFormat, gain: float, target: float, start: float = 0.0) ->
     sign = -1 if x < 0 or (x == 0 and y < 0) else 1
     x, y = sign * x, sign * y
     if x > y:
-        found = _inwards(format, g, y, x)
-        if found is None:  # it reaches 0, and goes out on the other side
-            other = stop(format, gain, float(-y), 0.0)
-            return Stop(-sign * other.first, -sign * other.last)
+        points = _inwards(format, g, y, x)
+        if points is None:  # It reaches 0, and continues outward on the other side.
+            mirrored = stop(format, gain, float(-y), 0.0)
+            return Stop(-sign * mirrored.first, -sign * mirrored.last)
     else:
-        found = _outwards(format, g, y, x)
-    return Stop(*(sign * float(one) for one in found))
+        points = _outwards(format, g, y, x)
+    return Stop(*(sign * float(point) for point in points))
 
 
 def _outwards(format: FloatFormat, gain: Fraction, y: Fraction, x: Fraction) -> tuple[float, float]:
@@ -84,10 +84,10 @@ def _outwards(format: FloatFormat, gain: Fraction, y: Fraction, x: Fraction) -> 
     while True:
         gap, end = _gap(format, e), Fraction(2) ** (e + 1)
         begin = x if e == _binade(format, x) else end / 2
-        found = _multiple(max(begin, y - gap / (2 * gain)), gap, y - gap / (2 * gain), up=True)
-        found = min(found, y // gap * gap)  # below y there is always one
-        if begin <= found < end and found <= largest:
-            return float(found), float(min(found + gap, largest))
+        point = _multiple(max(begin, y - gap / (2 * gain)), gap, y - gap / (2 * gain), up=True)
+        point = min(point, y // gap * gap)  # below y there is always one
+        if begin <= point < end and point <= largest:
+            return float(point), float(min(point + gap, largest))
         if end > largest:
             import torch  # noqa: PLC0415  for one number
 
@@ -106,11 +106,11 @@ def _inwards(format: FloatFormat, gain: Fraction, y: Fraction, x: Fraction) -> t
         gap, begin = _gap(format, e), Fraction(2) ** e if e > format.emin else Fraction(0)
         top = min(x, Fraction(2) ** (e + 1))
         limit = y + gap / (2 * gain)
-        found = _multiple(min(top, limit), gap, limit, up=False)
+        point = _multiple(min(top, limit), gap, limit, up=False)
         if y > 0:
-            found = max(found, -(-y // gap) * gap)
-        if found > begin:
-            return float(found), float(found - gap)
+            point = max(point, -(-y // gap) * gap)
+        if point > begin:
+            return float(point), float(point - gap)
         if begin == 0:
             return None if y < 0 else (0.0, 0.0)
         e -= 1

@@ -50,8 +50,8 @@ def format_table(names: Sequence[str] | None = None) -> str:
     """
     rows = [_HEAD]
     for fmt in parsed(names):
-        known = facts(fmt)
-        shown = ("" if known[name] is None else f"{known[name]:.6g}" for name in _NUMBERS)
+        values = facts(fmt)
+        shown = ("" if values[name] is None else f"{values[name]:.6g}" for name in _NUMBERS)
         rows.append((str(fmt), ", ".join(_other_names(fmt)), str(fmt.bits), *shown, _carrier(fmt)))  # type: ignore[arg-type]
     return aligned(rows, (0, 1, 7))  # Names, and the carrier.
 
@@ -170,10 +170,14 @@ def is_scaled(fmt: Format) -> bool:
 
 def _neighbour_table(fmt: Format) -> str:
     rows = [("format", "bits", "largest", "smallest", "eps")]
-    for other in neighbours(fmt):
-        ratios = (_ratio(other.max, fmt.max), _ratio(other.smallest, fmt.smallest), _ratio(other.eps, fmt.eps))
-        change = other.bits_per_number - fmt.bits_per_number
-        rows.append((str(other), f"{change:+g}" if change else "same", *ratios))
+    for neighbour in neighbours(fmt):
+        ratios = (
+            _ratio(neighbour.max, fmt.max),
+            _ratio(neighbour.smallest, fmt.smallest),
+            _ratio(neighbour.eps, fmt.eps),
+        )
+        change = neighbour.bits_per_number - fmt.bits_per_number
+        rows.append((str(neighbour), f"{change:+g}" if change else "same", *ratios))
     return aligned(rows, (0,))
 
 
@@ -208,15 +212,15 @@ def neighbours(fmt: Format) -> list[Format]:
         return []
     fields = {field.name: getattr(fmt, field.name) for field in dataclasses.fields(fmt)}  # type: ignore[arg-type]
     family = family_of(fmt)
-    found: list[Format] = []
+    formats: list[Format] = []
     for changes in (*_other_widths(fields), *_other_rules(fields, {} if family is None else family.drawn)):
         try:
-            other: Format = dataclasses.replace(fmt, **changes)  # type: ignore[type-var]
+            candidate: Format = dataclasses.replace(fmt, **changes)  # type: ignore[type-var]
         except FormatError:
             continue
-        if other != fmt and other not in found:
-            found.append(other)
-    return found
+        if candidate != fmt and candidate not in formats:
+            formats.append(candidate)
+    return formats
 
 
 def _other_widths(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -42,15 +42,15 @@ def golden_vectors(
         FormatError: an unknown format or mode; a format that does not encode single elements; a number of random bits
             that is out of range, or that belongs to a deterministic mode.
     """
-    target, given, mode = Format.parse(name), Format.parse(source), Rounding.parse(rounding)
-    for fmt in (target, given):
+    target, source_format, mode = Format.parse(name), Format.parse(source), Rounding.parse(rounding)
+    for fmt in (target, source_format):
         if not fmt.elementwise or fmt.bits > 64:
             raise FormatError(f"golden vectors need a format with a code for each element, got {fmt}")
     if mode is not Rounding.STOCHASTIC and random_bits != WORD_BITS:
         raise FormatError(f"random bits are for rounding='stochastic' only, got rounding={str(mode)!r}")
-    codes = _inputs(target, given)
-    inputs = given.decode(codes, torch.float64)
-    fields = [("input", str(given), codes, given.bits)]
+    codes = _inputs(target, source_format)
+    inputs = source_format.decode(codes, torch.float64)
+    fields = [("input", str(source_format), codes, source_format.bits)]
     words = None
     if mode is Rounding.STOCHASTIC:
         words = random_words(RandomBits(_SEED, bits=random_bits), inputs)
@@ -81,8 +81,8 @@ def _inputs(target: Format, source: Format) -> torch.Tensor:
         with suppress(FormatError):  # the format has no code for it
             target.encode(x)
             keep |= (inputs == x) | (inputs.isnan() & x.isnan())
-    kept: torch.Tensor = codes[keep]
-    return kept
+    selected: torch.Tensor = codes[keep]
+    return selected
 
 
 def _codes_around(target: Format, source: Format) -> torch.Tensor:
@@ -109,10 +109,10 @@ def _codes_around(target: Format, source: Format) -> torch.Tensor:
     ends = torch.tensor([2.0, 4.0], dtype=torch.float64) * torch.maximum(following[-1], -numbers[0])
     zeros = torch.tensor([0.0, -0.0], dtype=torch.float64)
     points = torch.cat([numbers, following, below, above, borders, ends, -ends, zeros])
-    found = [source.encode(points[points.isfinite()]).to(torch.int64)]
+    encoded = [source.encode(points[points.isfinite()]).to(torch.int64)]
     for x in _SPECIAL:
         with suppress(FormatError):
-            found.append(source.encode(x).to(torch.int64))
-    near = torch.cat(found)
+            encoded.append(source.encode(x).to(torch.int64))
+    near = torch.cat(encoded)
     codes: torch.Tensor = torch.unique(torch.cat([near, near - 1, near + 1]) & _low_bits(source.bits))
     return codes

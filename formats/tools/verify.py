@@ -32,7 +32,7 @@ class Check:
     """One comparison, with its number of cases and of differences."""
 
     format: str
-    what: str
+    comparison: str
     cases: int
     differing: int
     example: str
@@ -58,7 +58,7 @@ class Verification:
             wrong = [check for check in checks if check.differing]
             cases = sum(check.cases for check in checks)
             lines.append(f"{'FAIL' if wrong else 'ok  '} {name:16} {len(checks):3} comparisons, {cases:11,} cases")
-            lines += [f"       {c.what}: {c.differing:,} of {c.cases:,} differ, as {c.example}" for c in wrong]
+            lines += [f"       {c.comparison}: {c.differing:,} of {c.cases:,} differ, as {c.example}" for c in wrong]
         cases = sum(check.cases for check in self.checks)
         versions = f"Python {platform.python_version()}, torch {torch.__version__}"
         verdict = "every result is right to the bit" if self.passed else "SOME RESULTS ARE WRONG: please report them"
@@ -135,11 +135,11 @@ def _verify_other(fmt: Format, place: torch.device, quick: bool) -> Iterator[Che
     x = _patterns(1 << (12 if quick else 18), fmt.carrier)
     x = x[x.isfinite()][: 1 << (11 if quick else 17)].view(-1, 256).contiguous()
     by_kernel = round(x.to(place), fmt)
-    other = round(x.t().contiguous().t(), fmt).contiguous()
-    yield _compare(fmt, f"random patterns, {fmt.carrier}, against the CPU in another order", x, by_kernel, other)
+    by_loop = round(x.t().contiguous().t(), fmt).contiguous()
+    yield _compare(fmt, f"random patterns, {fmt.carrier}, against the CPU in another order", x, by_kernel, by_loop)
     with suppress(FormatError):  # a format without codes
         again = fmt.decode(fmt.encode(x.to(place)), fmt.carrier)
-        yield _compare(fmt, f"codes of random patterns, {fmt.carrier}, there and back", x, again, other)
+        yield _compare(fmt, f"codes of random patterns, {fmt.carrier}, there and back", x, again, by_loop)
     numbers = listed(fmt) if fmt.elementwise else None  # With a shared scale, a single number has another scale.
     if numbers is not None:
         numbers = numbers.to(fmt.carrier)
@@ -169,7 +169,7 @@ def _patterns(n: int, dtype: torch.dtype) -> torch.Tensor:
     return ((words << 32) | random_words(RandomBits(_SEED, 2), torch.empty(n))).view(dtype)
 
 
-def _compare(fmt: Format, what: str, x: torch.Tensor, got: torch.Tensor, expected: torch.Tensor) -> Check:
+def _compare(fmt: Format, comparison: str, x: torch.Tensor, got: torch.Tensor, expected: torch.Tensor) -> Check:
     got, x = got.cpu(), x.cpu()
     integer = INTEGER[expected.dtype]
     different = (got.view(integer) != expected.view(integer)) & ~(got.isnan() & expected.isnan())  # Any NaN is right.
@@ -178,4 +178,4 @@ def _compare(fmt: Format, what: str, x: torch.Tensor, got: torch.Tensor, expecte
         place = different.flatten().nonzero()[0, 0]
         argument, result, right = (t.flatten()[place].item() for t in (x, got, expected))
         example = f"{argument!r} -> {result!r}, not {right!r}"
-    return Check(str(fmt), what, got.numel(), int(different.sum()), example)
+    return Check(str(fmt), comparison, got.numel(), int(different.sum()), example)

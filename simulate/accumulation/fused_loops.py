@@ -48,11 +48,6 @@ def _exponent(x: Any, least: Any) -> Any:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _is_infinite(x: Any) -> Any:
-    return unsigned(bits_of(x) & MAGNITUDE) >= INFINITE
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def _converted(x: Any, bits: Any, emin: Any, beyond: Any, to_nearest: Any) -> Any:
     """``x`` as a value of a float format, cut towards zero or rounded to nearest-even; infinity from ``beyond`` on."""
     exponent = _exponent(x, emin)
@@ -60,7 +55,7 @@ def _converted(x: Any, bits: Any, emin: Any, beyond: Any, to_nearest: Any) -> An
     value = (np.rint(scaled) if to_nearest else np.trunc(scaled)) * _normal_power(signed(exponent - bits))
     infinite = _INFINITY if value > _ZERO else -_INFINITY
     value = infinite if abs(value) >= beyond else value + _ZERO  # -0 + 0 is +0
-    return x if _is_infinite(x) else value
+    return x if unsigned(bits_of(x) & MAGNITUDE) >= INFINITE else value
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]

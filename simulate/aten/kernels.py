@@ -39,13 +39,13 @@ def _formula(operation: OpOverload) -> Callable[..., Any] | None:
     name = _full_name(operation)
     if not is_composite(operation) or any(has_kernel(name, key) for key in FOR_ANY_BACKEND):
         return None
-    own = frozenset(key for key in _BACKENDS if has_kernel(name, key))
-    if not own:
+    backends = frozenset(key for key in _BACKENDS if has_kernel(name, key))
+    if not backends:
         return operation.decompose
 
     def decomposed(*args: Any, **kwargs: Any) -> Any:
         tensors = (x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor))
-        return NotImplemented if any(_backend(x) in own for x in tensors) else operation.decompose(*args, **kwargs)
+        return NotImplemented if any(_backend(x) in backends for x in tensors) else operation.decompose(*args, **kwargs)
 
     return decomposed
 

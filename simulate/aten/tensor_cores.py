@@ -73,10 +73,11 @@ def reason_against(carrier: torch.dtype, device: torch.device) -> str | None:
         return "how AMD's GPUs add is not known here"
     if carrier is torch.float16 and torch.backends.cuda.matmul.allow_fp16_accumulation:
         return "the program allows sums in float16 (torch.backends.cuda.matmul.allow_fp16_accumulation)"
-    found, needed = _capability(device), _CAPABILITIES[carrier]
-    if found < needed:
+    capability, needed = _capability(device), _CAPABILITIES[carrier]
+    if capability < needed:
         name = str(carrier).removeprefix("torch.")
-        return f"its tensor cores do not multiply {name}: compute capability {found}, {needed} is the first that does"
+        has = f"compute capability {capability}"
+        return f"its tensor cores do not multiply {name}: {has}, {needed} is the first that does"
     return None
 
 

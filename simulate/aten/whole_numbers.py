@@ -195,10 +195,10 @@ def _all_of(operation: OpOverload, *, numbers_alone: bool = False) -> Asked:
     allowed = ("floor", "trunc") if plain in _ROUNDING_DIVISION else (None, *_WHOLE_REDUCTIONS)
 
     def are_whole(args: Sequence[Any], kwargs: Mapping[str, Any], is_whole: IsWhole) -> bool:
-        given = len(args)
-        if mode is not None and (args[mode[0]] if mode[0] < given else kwargs.get(mode[1])) not in allowed:
+        count = len(args)
+        if mode is not None and (args[mode[0]] if mode[0] < count else kwargs.get(mode[1])) not in allowed:
             return False
-        return all(holds(args[i] if i < given else kwargs.get(name), is_whole) for i, name in places)
+        return all(holds(args[i] if i < count else kwargs.get(name), is_whole) for i, name in places)
 
     return are_whole if mode is not None or plain not in _ROUNDING_DIVISION else lambda *_: False
 

@@ -19,7 +19,7 @@ _aten = torch.ops.aten
 
 
 def _for_each(step: Callable[..., None], **fixed: Any) -> Callable[..., None]:
-    """A fused optimizer, from the ``step`` of one parameter: it has its own entry of every list, and the settings.
+    """A fused optimizer, from the ``step`` of one parameter: it takes an entry of every list, and the settings.
 
     As in the kernels, nothing happens if an infinity was found, and gradients are unscaled in place.
     """
@@ -36,8 +36,8 @@ def _for_each(step: Callable[..., None], **fixed: Any) -> Callable[..., None]:
         if maximize:
             grads = [-gradient for gradient in grads]
         for i, (param, gradient) in enumerate(zip(params, grads, strict=True)):
-            own = [entries[i] if entries else None for entries in state]
-            step(param, gradient, *own, rate=float(lr), **fixed, **settings)
+            tensors = [entries[i] if entries else None for entries in state]
+            step(param, gradient, *tensors, rate=float(lr), **fixed, **settings)
 
     return formula
 

@@ -72,15 +72,15 @@ def _average_pool_backward(operation: Callable[..., Tensor], rank: int) -> Calla
     return formula
 
 
-def _adaptive_windows(size: int, parts: int) -> list[tuple[int, int]]:
-    return [(part * size // parts, -(-(part + 1) * size // parts)) for part in range(parts)]
-
-
 def _adaptive_cells(x: Tensor, shape: Sequence[int]) -> list[tuple[Any, ...]]:
     """The windows, the last dimension fastest."""
     sizes = x.shape[x.dim() - len(shape) :]
-    lines = [_adaptive_windows(size, parts) for size, parts in zip(sizes, shape, strict=True)]
-    return [(..., *(slice(*ends) for ends in cell)) for cell in itertools.product(*lines)]
+    # Window k of n begins at floor(k size / n) and ends at ceil((k + 1) size / n).
+    lines = [
+        [slice(k * size // parts, -(-(k + 1) * size // parts)) for k in range(parts)]
+        for size, parts in zip(sizes, shape, strict=True)
+    ]
+    return [(..., *cell) for cell in itertools.product(*lines)]
 
 
 def _adaptive_average_pool(x: Tensor, shape: Sequence[int]) -> Any:

@@ -53,12 +53,12 @@ _aten = torch.ops.aten
 def functional_variant(operation: OpOverload) -> OpOverload | None:
     """The operation that computes and returns the result that an in-place or ``out=`` operation writes."""
     schema = schema_of(operation)
-    wanted = [(argument.name, str(argument.type)) for argument in schema.arguments if not argument.is_out]
+    parameters = [(argument.name, str(argument.type)) for argument in schema.arguments if not argument.is_out]
     packet = getattr(_aten, schema.name.removeprefix("aten::").removesuffix("_"), None)
     for overload in packet.overloads() if packet is not None else ():
         candidate: OpOverload = getattr(packet, overload)
         arguments = schema_of(candidate).arguments
-        if candidate is not operation and [(argument.name, str(argument.type)) for argument in arguments] == wanted:
+        if candidate is not operation and [(argument.name, str(argument.type)) for argument in arguments] == parameters:
             return candidate
     return None
 

@@ -81,13 +81,13 @@ def _workspace(kernels: Tensor | None, visited: Sequence[_Time]) -> Tensor:
         return workspace
     if kernels is None or not kernels.numel() or not torch.is_grad_enabled():
         return visited[0].hidden.new_empty(0, dtype=torch.uint8)
-    kept = torch.stack([torch.cat([*time.activated, time.cell, time.squashed], 1) for time in visited])
-    mark = _MARK.to(kept.device).view(torch.uint8)
-    return torch.cat([kernels.flatten(), kept.flatten().view(torch.uint8), mark])
+    values = torch.stack([torch.cat([*time.activated, time.cell, time.squashed], 1) for time in visited])
+    mark = _MARK.to(values.device).view(torch.uint8)
+    return torch.cat([kernels.flatten(), values.flatten().view(torch.uint8), mark])
 
 
 def _saved_times(workspace: Tensor, x: Tensor, output: Tensor, *, reverse: bool) -> list[_Time] | None:
-    """The times as :func:`_workspace` has kept them; None if it belongs to the kernel only."""
+    """The times as :func:`_workspace` has stored them; None if it belongs to the kernel only."""
     if isinstance(workspace, FakeTensor):
         traced = getattr(workspace.untyped_storage(), "times", None)
         return traced and [time._replace(hidden=output[time.number]) for time in traced]
@@ -97,11 +97,11 @@ def _saved_times(workspace: Tensor, x: Tensor, output: Tensor, *, reverse: bool)
         if len(workspace) <= len(mark) or not torch.equal(workspace[-len(mark) :].cpu(), mark):
             return None
         size = times * batch * 6 * hidden * x.element_size()
-        kept = workspace[-len(mark) - size : -len(mark)].clone().view(x.dtype).view(times, batch, 6 * hidden)
+        values = workspace[-len(mark) - size : -len(mark)].clone().view(x.dtype).view(times, batch, 6 * hidden)
         numbers = reversed(range(times)) if reverse else range(times)
         return [
             _Time(number, (i, f, g, o), cell, squashed, output[number])
-            for number, row in zip(numbers, kept, strict=True)
+            for number, row in zip(numbers, values, strict=True)
             for i, f, g, o, cell, squashed in (row.chunk(6, 1),)
         ]
 

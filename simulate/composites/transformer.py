@@ -44,17 +44,17 @@ def _padded(x: Tensor) -> tuple[Tensor, Tensor | None]:
     return padded, torch.arange(padded.shape[1], device=x.device) < lengths[:, None]
 
 
-def _like(x: Tensor, there: Tensor | None) -> Tensor:
-    return x if there is None else torch._nested_tensor_from_mask(x, there, mask_check=False)
+def _like(x: Tensor, present: Tensor | None) -> Tensor:
+    return x if present is None else torch._nested_tensor_from_mask(x, present, mask_check=False)
 
 
 def _attend(
     operands: tuple[Tensor, Tensor, Tensor], heads: int, weights: tuple[Tensor, Tensor, Tensor, Tensor],
-    mask: Tensor | None, kind: int | None, there: Tensor | None, *, need_weights: bool = False, average: bool = True,
+    mask: Tensor | None, kind: int | None, present: Tensor | None, *, need_weights: bool = False, average: bool = True,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Attention over operands with the batch first, all three perhaps the same."""
     query, key, value = operands
-    of_sources = None if there is None else ~there
+    of_sources = None if present is None else ~present
     of_pairs = None
     if mask is not None and kind == _OF_SOURCES:
         of_sources = mask.bool()
@@ -65,12 +65,12 @@ def _attend(
     first = query.transpose(0, 1)
     second = first if key is query else key.transpose(0, 1)
     third = second if value is key else value.transpose(0, 1)
-    result, found = F.multi_head_attention_forward(
+    result, averages = F.multi_head_attention_forward(
         first, second, third, query.shape[-1], heads, weights[0], weights[1], None, None, False, 0.0, weights[2],
         weights[3], training=False, key_padding_mask=of_sources, need_weights=need_weights, attn_mask=of_pairs,
         average_attn_weights=average,
     )  # fmt: skip
-    return result.transpose(0, 1), found
+    return result.transpose(0, 1), averages
 
 
 def _multi_head_attention(
@@ -80,11 +80,13 @@ def _multi_head_attention(
 ) -> Any:  # fmt: skip
     if query.is_nested and not (key is query and value is query):
         return NotImplemented
-    dense, there = _padded(query)
-    operands = (dense, dense, dense) if there is not None else (query, key, value)
+    dense, present = _padded(query)
+    operands = (dense, dense, dense) if present is not None else (query, key, value)
     weights = (qkv_weight, qkv_bias, out_weight, out_bias)
-    result, found = _attend(operands, heads, weights, mask, kind, there, need_weights=need_weights, average=average)
-    return _like(result.contiguous(), there), found
+    result, averages = _attend(
+        operands, heads, weights, mask, kind, present, need_weights=need_weights, average=average
+    )
+    return _like(result.contiguous(), present), averages
 
 
 def _encoder_layer(
@@ -93,13 +95,13 @@ def _encoder_layer(
 ) -> Any:  # fmt: skip
     first, second, inner, outer, masks = rest[:2], rest[2:4], rest[4:6], rest[6:8], rest[8:]
     mask, kind = (*masks, None, None)[:2]
-    x, there = _padded(x)
+    x, present = _padded(x)
 
-    def attended(y: Tensor) -> Tensor:
+    def attend(y: Tensor) -> Tensor:
         weights = (qkv_weight, qkv_bias, out_weight, out_bias)
-        return _attend((y, y, y), heads, weights, mask, kind, there)[0]
+        return _attend((y, y, y), heads, weights, mask, kind, present)[0]
 
-    def fed_forward(y: Tensor) -> Tensor:
+    def feed_forward(y: Tensor) -> Tensor:
         z = F.linear(y, *inner)
         return F.linear(F.gelu(z) if gelu else z.relu(), *outer)
 
@@ -107,12 +109,12 @@ def _encoder_layer(
         return F.layer_norm(y, y.shape[-1:], scale, shift, eps)
 
     if norm_first:
-        x = x + attended(norm(x, *first))
-        x = x + fed_forward(norm(x, *second))
+        x = x + attend(norm(x, *first))
+        x = x + feed_forward(norm(x, *second))
     else:
-        x = norm(x + attended(x), *first)
-        x = norm(x + fed_forward(x), *second)
-    return _like(x, there)
+        x = norm(x + attend(x), *first)
+        x = norm(x + feed_forward(x), *second)
+    return _like(x, present)
 
 
 FORMULAS: dict[Any, Callable[..., Any]] = {

@@ -40,9 +40,9 @@ class DiffReport:
     @classmethod
     def of(cls, *traces: Trace) -> DiffReport:
         """Compares two traces."""
-        found = Comparison(*traces)
+        comparison = Comparison(*traces)
         sizes, dropped = tuple(len(one.operations) for one in traces), tuple(one.dropped for one in traces)
-        return cls(sizes, dropped, len(found.partners[0]), tuple(found.differences))
+        return cls(sizes, dropped, len(comparison.partners[0]), tuple(comparison.differences))
 
     @property
     def explained(self) -> bool:

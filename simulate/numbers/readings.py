@@ -171,7 +171,7 @@ class Readings:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Makes ``item`` of a fake tensor return a :class:`TracedNumber`, and ``torch.tensor`` take one, in a block."""
+        """Makes ``item`` of a fake tensor return a :class:`TracedNumber` in the block; ``torch.tensor`` accepts one."""
         original_item: Any = FakeTensor.item
 
         def item(x: FakeTensor) -> Any:

@@ -166,9 +166,9 @@ def addressed_grid(
     dtype: torch.dtype, scale: float, codes: tuple[int, int], rounding: Rounding, *, wraps: bool
 ) -> Addressed:
     """The loops of :func:`round_channels` and :func:`round_wrapping` with one power-of-two scale, without Python."""
-    given = numbers(codes, (1 / scale, scale), rounding)
+    arguments = numbers(codes, (1 / scale, scale), rounding)
     if wraps:
-        return Addressed(Calling.WRAPPING, _wrapping, dtype, given)
+        return Addressed(Calling.WRAPPING, _wrapping, dtype, arguments)
     if rounding is Rounding.NEAREST_EVEN:
-        return Addressed(Calling.GRID, row_loop, dtype, given, places=True)
-    return Addressed(Calling.GRID_IN_MODE, _runs, dtype, given)
+        return Addressed(Calling.GRID, row_loop, dtype, arguments, places=True)
+    return Addressed(Calling.GRID_IN_MODE, _runs, dtype, arguments)

@@ -99,7 +99,7 @@ def round_whole(
     target: torch.Tensor,
     codes: tuple[int, int],
     smallest: float,
-    given: tuple[float, int],
+    fixed: tuple[float, int],
     *,
     symmetric: bool,
 ) -> None:
@@ -110,14 +110,14 @@ def round_whole(
         target: same dtype, shape and strides; may be ``source``, may not otherwise overlap it.
         codes: smallest and largest integer.
         smallest: no scale from the data is smaller.
-        given: scale and zero point; a scale of 0 if they shall follow from minimum and maximum.
+        fixed: scale and zero point; a scale of 0 if they shall follow from minimum and maximum.
         symmetric: whether the zero point is 0.
     """
     kernel = compiled(_whole, source.dtype, in_place=target is source)
-    kernel(source.data_ptr(), target.data_ptr(), source.numel(), *codes, symmetric, smallest, *given)
+    kernel(source.data_ptr(), target.data_ptr(), source.numel(), *codes, symmetric, smallest, *fixed)
 
 
-def addressed_whole(codes: tuple[int, int], smallest: float, given: tuple[float, int], *, symmetric: bool) -> Addressed:
+def addressed_whole(codes: tuple[int, int], smallest: float, fixed: tuple[float, int], *, symmetric: bool) -> Addressed:
     """The loop of :func:`round_whole`, for callers without Python."""
-    parameters = numbers((int(symmetric), given[1]), (*codes, smallest, given[0]))
+    parameters = numbers((int(symmetric), fixed[1]), (*codes, smallest, fixed[0]))
     return Addressed(Calling.WHOLE, _whole, torch.float32, parameters, places=True)

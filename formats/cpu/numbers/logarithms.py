@@ -144,8 +144,8 @@ def addressed_to_nearest(
 ) -> Addressed:
     """The loop of :func:`round_to_nearest`, for callers without Python."""
     parts = (borders.below, borders.inside, powers)
-    given = (fraction_bits, zero, *(part.data_ptr() for part in parts))
-    return Addressed(Calling.LOGARITHM, _nearest_loop, dtype, numbers(given))
+    arguments = (fraction_bits, zero, *(part.data_ptr() for part in parts))
+    return Addressed(Calling.LOGARITHM, _nearest_loop, dtype, numbers(arguments))
 
 
 def addressed_in_mode(
@@ -154,8 +154,8 @@ def addressed_in_mode(
 ) -> Addressed:  # fmt: skip
     """The loop of :func:`round_in_mode`, for callers without Python."""
     parts = (steps.below, steps.inside, powers)
-    given = (fraction_bits, zero, *(part.data_ptr() for part in parts))
-    return Addressed(Calling.LOGARITHM_IN_MODE, _in_mode, dtype, numbers(given, (smallest,), rounding))
+    arguments = (fraction_bits, zero, *(part.data_ptr() for part in parts))
+    return Addressed(Calling.LOGARITHM_IN_MODE, _in_mode, dtype, numbers(arguments, (smallest,), rounding))
 
 
 def round_in_mode(

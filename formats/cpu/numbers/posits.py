@@ -141,7 +141,7 @@ def addressed_posit(
     dtype: torch.dtype, width: int, exponent_bits: int, ends: tuple[int, int], rounding: Rounding
 ) -> Addressed:
     """The loop of :func:`round_posit`, for callers without Python."""
-    given = numbers((exponent_bits, width - 1, *ends), rounding=rounding)
+    arguments = numbers((exponent_bits, width - 1, *ends), rounding=rounding)
     if rounding is Rounding.NEAREST_EVEN:
-        return Addressed(Calling.POSIT, _nearest_loop, dtype, given, places=True)
-    return Addressed(Calling.POSIT_IN_MODE, _any_mode, dtype, given)
+        return Addressed(Calling.POSIT, _nearest_loop, dtype, arguments, places=True)
+    return Addressed(Calling.POSIT_IN_MODE, _any_mode, dtype, arguments)

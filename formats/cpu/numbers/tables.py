@@ -179,8 +179,8 @@ def round_to_table(source: torch.Tensor, target: torch.Tensor, table: Table, opt
 def addressed_table(dtype: torch.dtype, table: Table, rounding: Rounding) -> Addressed:
     """The loop of :func:`round_to_table`, for callers without Python."""
     thresholds = table.thresholds[Rounding.DOWN if rounding is Rounding.STOCHASTIC else rounding]
-    given = (table.values.data_ptr(), thresholds.data_ptr(), table.values.numel())
-    return Addressed(Calling.TABLE, _table_loop, dtype, given_numbers(given, (), rounding))
+    arguments = (table.values.data_ptr(), thresholds.data_ptr(), table.values.numel())
+    return Addressed(Calling.TABLE, _table_loop, dtype, given_numbers(arguments, (), rounding))
 
 
 def addressed_table_in_blocks(
@@ -190,9 +190,9 @@ def addressed_table_in_blocks(
     mode = Rounding.NEAREST_EVEN if rounding is Rounding.STOCHASTIC else rounding  # For words, any: nothing reads it.
     parts = (table.values, table.thresholds[mode], table.choices[mode])
     nearest = int(rounding is Rounding.NEAREST_EVEN)
-    given = (*(part.data_ptr() for part in parts), table.values.numel(), block, nearest)
+    arguments = (*(part.data_ptr() for part in parts), table.values.numel(), block, nearest)
     return Addressed(
-        Calling.TABLE_IN_BLOCKS, _block_loop, dtype, given_numbers(given, (table.largest, *scales), rounding)
+        Calling.TABLE_IN_BLOCKS, _block_loop, dtype, given_numbers(arguments, (table.largest, *scales), rounding)
     )
 
 

@@ -47,13 +47,6 @@ def _power_of_two(exponent: Any) -> Any:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _shared_exponent(top: Any, addend: Any, emax: Any) -> Any:
-    """The exponent of the scale of a block with largest magnitude ``top``, a float64."""
-    exponent = ((int64(bits_of64(top)) + addend) >> 52) - 1023 - emax  # The addend may carry.
-    return max(int64(-127), min(int64(127), exponent))  # The range of E8M0.
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def power_scale(top: Any, addend: Any, emax: Any, emin: Any, largest: Any) -> Any:
     """The power-of-two scale for the largest magnitude ``top``; its first part multiplies.
 
@@ -64,7 +57,8 @@ def power_scale(top: Any, addend: Any, emax: Any, emin: Any, largest: Any) -> An
         emin: exponent of the smallest normal element.
         largest: the largest element, float64.
     """
-    exponent = _shared_exponent(float64(float_of(top)), addend, emax)
+    exponent = ((int64(bits_of64(float64(float_of(top)))) + addend) >> 52) - 1023 - emax  # The addend may carry.
+    exponent = max(int64(-127), min(int64(127), exponent))  # The range of E8M0.
     lift = int64(_LIFT) if LIFTS and top < unsigned(_SMALL) else int64(0)
     after = real(np.nan) if top >= INFINITE else real(_power_of_two(-lift))
     before = real(_power_of_two(lift))

@@ -130,5 +130,5 @@ def round_blocks(source: torch.Tensor, target: torch.Tensor, length: int, settin
 def addressed_blocks(settings: BlockSettings) -> Addressed:
     """The loop of :func:`round_blocks`, for callers without Python."""
     block, addend, emax, emin, spread, largest, sign_mask = settings
-    given = numbers((block, addend, emax, emin, sign_mask), (spread, largest))
-    return Addressed(Calling.BLOCKS, _nearest_blocks, torch.float32, given, places=True)
+    arguments = numbers((block, addend, emax, emin, sign_mask), (spread, largest))
+    return Addressed(Calling.BLOCKS, _nearest_blocks, torch.float32, arguments, places=True)

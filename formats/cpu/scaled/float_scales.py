@@ -143,5 +143,5 @@ def addressed_scaled(
     """
     down = compiled(_down, dtype)
     rest = (element.address(in_place=True), element.parameters, element.calling, address_of(down), STRIP)
-    given = numbers((block, int(power_of_two), *rest), (largest,))
-    return Addressed(Calling.SCALED, _up_loop(dtype), dtype, given, places=True, part=element)
+    arguments = numbers((block, int(power_of_two), *rest), (largest,))
+    return Addressed(Calling.SCALED, _up_loop(dtype), dtype, arguments, places=True, part=element)

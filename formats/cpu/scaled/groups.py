@@ -90,7 +90,7 @@ def round_groups(
     target: torch.Tensor,
     layout: tuple[int, int, int],
     codes: tuple[int, int],
-    known: Sequence[torch.Tensor] | None,
+    parameters: Sequence[torch.Tensor] | None,
     least: float,
     options: RoundingOptions,
     *,
@@ -105,15 +105,15 @@ def round_groups(
         layout: the length of the axis, its stride, and the number of elements of a group; the last group along the axis
             may be shorter.
         codes: smallest and largest code.
-        known: scales and zero points in the order of the groups in memory; contiguous, dtype of ``source``; None to
-            derive them from minimum and maximum.
+        parameters: scales and zero points in the order of the groups in memory; contiguous, dtype of ``source``; None
+            to derive them from minimum and maximum.
         least: no scale is smaller.
         options: the mode, and the random bits of stochastic rounding.
         symmetric: whether the zero point is 0.
     """
-    # Without known scales the loop ignores their addresses.
-    data, rest = (source, target, *(known or (source, source))), (*layout, *codes, int(symmetric), least)
-    shared_of = _known_scale if known else _scale_from_range
+    # Without parameters the loop ignores these addresses.
+    data, rest = (source, target, *(parameters or (source, source))), (*layout, *codes, int(symmetric), least)
+    shared_of = _known_scale if parameters else _scale_from_range
     number_of = _grid_number if options.rounding == "nearest-even" else _grid_number_between
     loop = _group_loop(source.dtype, rows if layout[1] == 1 else strips, shared_of, number_of)
     run_in_mode(loop, options, data, rest, pieces(source.numel(), layout))
