@@ -261,11 +261,11 @@ class IntegerFormat(Family):
             parameters = 1 / scale, scale, zero
             round_channels(source, target, (length, inner), parameters, codes, options, between=between)
             return
-        parameters = None  # A scale for each group, in the loop's order, or from minimum and maximum in the loop.
+        group_parameters = None  # A scale for each group, in the loop's order, or from minimum and maximum in the loop.
         if self.percentile is not None:
-            parameters = [p.movedim(-1, axis).contiguous() for p in self._parameters(source)]
+            group_parameters = [p.movedim(-1, axis).contiguous() for p in self._parameters(source)]
         layout = (length, inner, min(self.group, length))
-        round_groups(source, target, layout, codes, parameters, SMALLEST_SCALE, options, symmetric=self.symmetric)
+        round_groups(source, target, layout, codes, group_parameters, SMALLEST_SCALE, options, symmetric=self.symmetric)
 
     def addressed(self, dtype: torch.dtype, rounding: Rounding, *, strided: bool = False) -> Addressed | None:
         """See :meth:`.Family.addressed`."""
