@@ -96,7 +96,7 @@ def round(
         return round_with_gradient(x, fmt, gradient, random, round_x)
     if isinstance(x, torch.Tensor) and x.dtype in _HALF_PRECISIONS and not torch.compiler.is_compiling():
         return _round_half(x, format, rounding, overflow, random, backend)
-    if isinstance(format, (list, tuple)):
+    if isinstance(format, (list, tuple)):  # A format for each row.
         return _round_rows(x, format, rounding, overflow, random, backend)
     if torch.compiler.is_compiling() and backend == "native":
         return as_operator(x, format, rounding, overflow, random)  # type: ignore[arg-type]  # sequences are materialized above
@@ -191,7 +191,7 @@ def _round_rows(
     parameters = row_parameters(formats, x)
     mode, _ = check_choices(rounding, overflow, random)
     x = x.detach() if torch.compiler.is_compiling() else materialized(x.detach())
-    if mode is Rounding.NEAREST_EVEN and overflow is None and backend == "native":
+    if mode is Rounding.NEAREST_EVEN and overflow is None and backend == "native":  # Formats are data here.
         return round_nearest(x, parameters)
     result = torch.empty_like(x)
     parsed = [Format.parse(fmt) for fmt in formats] * (x.shape[0] if len(formats) == 1 else 1)

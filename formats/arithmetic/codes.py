@@ -51,18 +51,20 @@ def integer_codes(
         raise FormatError(f"codes of {owner} are a tensor of integers{also}, got a {type(codes).__name__}")
     if torch_type is not None and codes.dtype == torch_type:
         codes8 = codes.view(torch.uint8).to(torch.int64)
+        # Of a pair, the low half comes first.
         return torch.stack((codes8 & 15, codes8 >> 4), -1).flatten(-2) if torch_type == PAIRS else codes8
     if codes.dtype.is_floating_point or codes.dtype.is_complex or codes.dtype == torch.bool:
         raise FormatError(f"codes of {owner} are integers{also}, got {codes.dtype}: encode numbers first")
     wide, code_bits = codes.to(torch.int64), torch.iinfo(codes.dtype).bits
-    if bits >= 63:
+    if bits >= 63:  # Every int64 is a code.
         return wide
+    # A type of just this width cannot hold other integers. The check reads the values, which fake tensors lack.
     if code_bits != bits and wide.numel() and not (torch.compiler.is_compiling() or is_virtual(wide) or wide.is_meta):
         least, low, high = -(1 << bits - 1) if signed else 0, *map(int, wide.aminmax())
         if low < least or high >= 1 << bits:
             refused = low if low < least else high
             raise FormatError(f"codes of {owner} are integers from {least} to {(1 << bits) - 1}, got {refused}")
-    return wide & ((1 << bits) - 1)
+    return wide & ((1 << bits) - 1)  # Two's complement becomes unsigned.
 
 
 def stored_codes(owner: Format, codes: Any, kind: type[_Stored]) -> _Stored:

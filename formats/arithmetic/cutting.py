@@ -34,7 +34,7 @@ def cut(x: torch.Tensor, axis: int, block: int) -> torch.Tensor:
     """
     rows = x.reshape(1) if x.dim() == 0 else x.movedim(axis, -1)
     block = min(block, max(rows.shape[-1], 1))
-    missing = -rows.shape[-1] % block
+    missing = -rows.shape[-1] % block  # Elements that the last block lacks.
     if missing:
         rows = torch.nn.functional.pad(rows, (0, missing))
     return rows.reshape(*rows.shape[:-1], rows.shape[-1] // block, block)
@@ -50,7 +50,7 @@ def blocks_in(shape: Sequence[int], axis: int, block: int, *, square: bool = Fal
         square: whether blocks are squares, which also extend along the :func:`neighbour` axis, if any.
     """
     sizes = list(shape) or [1]
-    if math.prod(sizes) == 0:
+    if math.prod(sizes) == 0:  # No elements, no blocks.
         return 0, 0
     along = axis % len(sizes) if -len(sizes) <= axis < len(sizes) else len(sizes) - 1
     square = square and len(sizes) > 1
@@ -83,7 +83,7 @@ def cut_squares(x: torch.Tensor, axis: int, side: int) -> torch.Tensor:
     low, wide = rows.shape[-2:]
     rows = torch.nn.functional.pad(rows, (0, -wide % side, 0, -low % side))
     squares = rows.reshape(*rows.shape[:-2], -(-low // side), side, -(-wide // side), side).transpose(-3, -2)
-    return squares.flatten(-2)
+    return squares.flatten(-2)  # A square is a row of side^2 elements.
 
 
 def in_squares(x: torch.Tensor, axis: int, side: int, options: RoundingOptions) -> tuple[torch.Tensor, RoundingOptions]:

@@ -67,13 +67,13 @@ class Element:
 @cache  # not a cached_property, whose lock torch.compile cannot trace
 @unsimulated
 def _element_table(element: Element) -> torch.Tensor:
-    half = torch.arange(1 << (element.bits - 1), device="cpu")
+    half = torch.arange(1 << (element.bits - 1), device="cpu")  # The codes without the sign bit.
     if element.integer:
         return torch.cat([half, half - len(half)]).to(torch.float64) * 2.0**-element.significand_bits
     field = half >> element.significand_bits
     fraction = half & ((1 << element.significand_bits) - 1)
     significand = torch.where(field > 0, fraction + (1 << element.significand_bits), fraction)
-    exponent = field.clamp(min=1) - 1 + element.emin - element.significand_bits
+    exponent = field.clamp(min=1) - 1 + element.emin - element.significand_bits  # Fields 0 and 1 share an exponent.
     numbers = significand.to(torch.float64) * power_of_two(exponent)
     if element.specials:
         numbers[-len(element.specials) :] = torch.tensor(element.specials, dtype=torch.float64)

@@ -41,9 +41,9 @@ def float64_bits(x: torch.Tensor) -> torch.Tensor:
         return x.to(torch.float64).view(torch.int64)
     bits = x.view(torch.int32).to(torch.int64)
     magnitude = bits & 0x7FFFFFFF
-    wide = (magnitude << 29) + ((_BIAS - 127) << _STORED)
+    wide = (magnitude << 29) + ((_BIAS - 127) << _STORED)  # 52 - 23 further significand bits.
     wide = where(magnitude >= 0x7F800000, wide | _INFINITY, wide)
-    subnormal = magnitude.to(torch.float64).view(torch.int64) - (149 << _STORED)
+    subnormal = magnitude.to(torch.float64).view(torch.int64) - (149 << _STORED)  # Times 2^-149.
     wide = where(magnitude < 0x800000, where(magnitude == 0, 0, subnormal), wide)
     return where(bits < 0, wide | _SIGN, wide)
 

@@ -37,7 +37,7 @@ class TailRule(NamedTuple):
 @cache
 def rule(rounding: Rounding, width: int = WORD_BITS) -> TailRule:
     """The rule of a mode for fractions of ``width`` bits (32 or 64)."""
-    ones = (1 << width) - 1
+    ones = (1 << width) - 1  # Carries for every fraction above 0.
     half = 1 << (width - 1)
     return {
         Rounding.NEAREST_EVEN: TailRule(half - 1, half - 1, 1, 1),

@@ -70,7 +70,7 @@ class Format(ABC):
         """Returns the facts that the format has as an HTML table, for notebooks."""
         import pandas as pd  # noqa: PLC0415  costs half a second
 
-        facts = {
+        facts = {  # Those that exist are shown.
             "format": str(self), "bits": self.bits, "bits per number": self.bits_per_number, "largest": self.max,
             "smallest normal": self.smallest_normal, "smallest": self.smallest, "eps": self.eps,
             "simulated in": str(self.carrier),

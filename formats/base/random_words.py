@@ -97,9 +97,9 @@ def random_words(random: RandomBits | torch.Tensor, like: torch.Tensor) -> torch
     else:
         check_words(random, like)
         bits = _WORD_WIDTHS[random.dtype]
-        words = (random.to(torch.int64) << (WORD_BITS - bits)) & _MASK
+        words = (random.to(torch.int64) << (WORD_BITS - bits)) & _MASK  # Few bits are the upper ones of a word.
     mask, half = thinning(bits)
-    return words if not half else (words & mask) | half
+    return words if not half else (words & mask) | half  # Of 32 bits, all count.
 
 
 def words32(random: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

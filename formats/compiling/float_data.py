@@ -82,13 +82,13 @@ def _round(x: torch.Tensor, parameters: torch.Tensor, by_addition: bool) -> torc
         smallest, beyond, factor, up, down = parameters.unbind()
         integer = INTEGER[x.dtype]
         bits = x.view(integer)
-        # The power of two of the last place kept, times 1.5 * 2^stored: the sum has no room for what lies below.
+        # The power of two of the last retained place, times 1.5 * 2^stored: the sum has no room for lower places.
         binade = (bits & EXPONENT[x.dtype]).view(x.dtype)
         pushes = torch.minimum(torch.maximum(binade, smallest), beyond) * factor
         rounded = (x + pushes) - pushes
-        rounded = (rounded * up) * down  # what is beyond the largest number becomes infinite
+        rounded = (rounded * up) * down  # Numbers beyond the largest become infinite.
         return ((rounded.view(integer) & ~SIGN[x.dtype]) | (bits & SIGN[x.dtype])).view(x.dtype)
     integer = INTEGER[x.dtype]
     fields = dict(zip(_INTEGER_FIELDS, parameters[:-1].view(integer).unbind(), strict=True))
-    unused = dict.fromkeys(set(FloatParameters._fields) - {*fields, "magic"}, 0)
+    unused = dict.fromkeys(set(FloatParameters._fields) - {*fields, "magic"}, 0)  # Fields of other modes.
     return round_nearest(x, FloatParameters(**fields, **unused, magic=parameters[-1]))  # type: ignore[arg-type]

@@ -57,7 +57,7 @@ def _scratch(word: types.Type, llvm: ir.Type, *, zeros: bool) -> Any:
     def scratch(_context: Any) -> Any:
         def generate(_context: Any, builder: Any, _signature: Any, _arguments: Any) -> Any:
             words = ir.ArrayType(llvm, SCRATCH)
-            with builder.goto_entry_block():
+            with builder.goto_entry_block():  # Not in a loop, where the stack would grow.
                 place = builder.alloca(words)
                 if zeros:
                     builder.store(ir.Constant(words, None), place)

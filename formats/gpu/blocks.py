@@ -50,7 +50,7 @@ def blocks(
     behind, rest = item % inner, item // inner
     first = rest % along * block
     start = ((rest // along * length + first) * inner + behind)[:, None]
-    size = tl.where(item < count, tl.minimum(length - first, block), 0)[:, None]
+    size = tl.where(item < count, tl.minimum(length - first, block), 0)[:, None]  # 0 for rows beyond the last block.
     column = tl.arange(0, WIDTH)[None, :]
     index = start + column * inner
     x = tl.load(source + offset_of(index, shape, from_strides, DIMENSIONS), mask=column < size, other=0)

@@ -65,14 +65,14 @@ def plot_formats(names: Sequence[str | Format], path: str | Path) -> Path:
     looks = list(zip(shown, cycle(_COLOURS), cycle(_STYLES), strict=False))
     _draw_spacing(spacing, looks)
     # The numbers of each format on a line of its own
-    limit = min(float(one.positive.max()) for one, _, _ in looks)
-    for row, (one, colour, _) in enumerate(looks):
-        if one.complete:
-            numbers = one.positive[one.positive <= limit * 1.0001]
+    limit = min(float(fmt.positive.max()) for fmt, _, _ in looks)
+    for row, (fmt, colour, _) in enumerate(looks):
+        if fmt.complete:
+            numbers = fmt.positive[fmt.positive <= limit * 1.0001]
             line.vlines([0.0, *numbers.tolist()], row - 0.32, row + 0.32, color=colour, linewidth=0.9)
         else:
             line.fill_between([0.0, limit], row - 0.32, row + 0.32, color=colour, linewidth=0)
-    line.set_yticks(range(len(looks)), [one.label for one, _, _ in looks])
+    line.set_yticks(range(len(looks)), [fmt.label for fmt, _, _ in looks])
     line.set_ylim(len(looks) - 0.5, -0.5)
     line.set_xlim(-0.01 * limit, limit * 1.01)
     line.set_xlabel("numbers from zero to the largest that all formats reach (solid: too close to tell apart)")
@@ -112,7 +112,7 @@ def _draw_spacing(axes: Axes, looks: Sequence[tuple[_PlottedFormat, str, object]
             ((above - below) / below).log2().tolist(),
             color=colour,
             linestyle=style,
-            linewidth=1.4 + 0.5 * (len(looks) - number - 1) / len(looks),
+            linewidth=1.4 + 0.5 * (len(looks) - number - 1) / len(looks),  # Narrower lines are drawn above wider ones.
             label=shown.label,
         )
     # Logarithms on plain axes: matplotlib's logarithmic ones overflow on the ends of fp64.

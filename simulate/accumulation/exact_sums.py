@@ -50,7 +50,7 @@ class ExactSums:
         beta, bias = named.get("beta"), named.get("bias")
         if beta is not None and beta != 0 and named["alpha"] == 1:
             addend = named["self"] if beta == 1 else named["self"] * beta
-            columns = addend[..., None] if "vec" in named and addend.dim() else addend
+            columns = addend[..., None] if "vec" in named and addend.dim() else addend  # addmv's results are a column.
             return ExactSums(self._dtype, self._rounding, self._draw, columns), {**named, "beta": 0}
         if bias is not None:
             channels = bias.view(named["groups"], -1, 1) if "groups" in named else bias
@@ -92,7 +92,7 @@ class ExactSums:
 
     def _compute(self, a: torch.Tensor, bt: torch.Tensor, start: torch.Tensor | None, target: torch.Tensor) -> None:
         dtype = self._dtype
-        over = (FP32 if dtype == torch.float32 else FP64).parameters(
+        over = (FP32 if dtype == torch.float32 else FP64).parameters(  # Results of an overflow.
             dtype, self._rounding.mode, Overflow.SATURATE if self._rounding.saturating else None
         )
         random = self._draw()
@@ -108,7 +108,7 @@ class ExactSums:
         drawn = 0 if words is None else words.data_ptr()
 
         def piece(first: int, last: int) -> None:
-            limbs = np.zeros(LIMBS, np.int64)
+            limbs = np.zeros(LIMBS, np.int64)  # For each thread.
             shape = rows, depth, bt.shape[1]
             kernel(*addresses, first, last, *shape, limbs.ctypes.data, drawn, settings.ctypes.data)
 

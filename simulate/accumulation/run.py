@@ -80,7 +80,7 @@ def accumulate(
         return NotImplemented
     call = operation_handler.bind(args, kwargs or {})
     dtype = call.dtype
-    if dtype not in _CARRIERS:
+    if dtype not in _CARRIERS:  # Also None: operands of different types.
         return NotImplemented
     try:
         if isinstance(accumulation, FusedSum):

@@ -161,4 +161,4 @@ def is_other_product(name: str) -> bool:
 
 
 def _is_among(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(plain_name(name), pattern) for pattern in patterns)
+    return any(fnmatchcase(plain_name(name), pattern) for pattern in patterns)  # Case matters on every system.

@@ -80,7 +80,7 @@ def _efficient_attention_backward(
     scores, factor = _attention_scores(query, key, bias, is_causal, scale, see)
     weights = _aten._safe_softmax.default(scores, -1)  # computed again, as every such kernel does
     of_weights = torch.matmul(see("grad_out", gradient, -1), see("value", value, -1).transpose(-2, -1))
-    inner = of_weights - (gradient * out).sum(-1, keepdim=True)
+    inner = of_weights - (gradient * out).sum(-1, keepdim=True)  # The derivative of softmax.
     of_scores = weights * inner
     scaled = of_scores * factor
     of_operands = (

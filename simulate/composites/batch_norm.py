@@ -37,7 +37,7 @@ def _batch_norm(
         mean_running = mean_running * (1 - momentum) + mean * momentum
     if var_running is not None:
         count = x.numel() // x.shape[1]
-        unbiased = variance * (count / max(count - 1, 1))
+        unbiased = variance * (count / max(count - 1, 1))  # Only the running variance is unbiased.
         var_running = var_running * (1 - momentum) + unbiased * momentum
     return result, mean, rstd, mean_running, var_running
 
@@ -51,7 +51,7 @@ def _native_batch_norm(
     running = (running_mean, running_var)
     result, mean, rstd, *updated = _batch_norm(x, weight, bias, running, training, momentum, eps)
     if training:
-        for old, new in zip(running, updated, strict=True):
+        for old, new in zip(running, updated, strict=True):  # In place, as the kernel does.
             if old is not None and new is not None:
                 old.copy_(new)
     return result, mean, rstd

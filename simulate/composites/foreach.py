@@ -50,7 +50,7 @@ def _each_product(operation: Callable[..., Tensor]) -> Callable[..., Any]:
 
 def _in_place(formula: Callable[..., Any]) -> Callable[..., Any]:
     def written(*args: Any, **kwargs: Any) -> Any:
-        return NotImplemented if formula(*args, **kwargs) is NotImplemented else None
+        return NotImplemented if formula(*args, **kwargs) is NotImplemented else None  # As the operations in place do.
 
     return written
 

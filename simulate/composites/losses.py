@@ -26,7 +26,7 @@ def _reduced(losses: Tensor, reduction: int) -> Tensor:
 
 def _element_gradient(gradient: Tensor, x: Tensor, reduction: int) -> Tensor:
     """The gradient that arrives at each element."""
-    return gradient * (1 / x.numel()) if reduction == _MEAN and x.numel() else gradient
+    return gradient * (1 / x.numel()) if reduction == _MEAN and x.numel() else gradient  # 1 / n is a Python number.
 
 
 def _mse_loss(x: Tensor, target: Tensor, reduction: int = _MEAN) -> Tensor:

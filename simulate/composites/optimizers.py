@@ -33,7 +33,7 @@ def _for_each(step: Callable[..., None], **fixed: Any) -> Callable[..., None]:
         if grad_scale is not None:
             for gradient in grads:
                 gradient.div_(grad_scale)
-        if maximize:
+        if maximize:  # A negation is exact.
             grads = [-gradient for gradient in grads]
         for i, (param, gradient) in enumerate(zip(params, grads, strict=True)):
             tensors = [entries[i] if entries else None for entries in state]
@@ -50,7 +50,7 @@ def _adam(
     param: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, largest: Tensor, steps: Tensor, *, rate: float,
     beta1: float, beta2: float, weight_decay: float, eps: float, amsgrad: bool, decoupled: bool,
 ) -> None:  # fmt: skip
-    if not decoupled:
+    if not decoupled:  # Adam adds the decay to the gradient, AdamW shrinks the parameter.
         gradient = _decayed(gradient, param, weight_decay)
     elif weight_decay:
         param.mul_(1 - rate * weight_decay)
@@ -58,7 +58,7 @@ def _adam(
     mean.lerp_(gradient, 1 - beta1)
     square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
     if amsgrad:
-        square = torch.maximum(largest, square, out=largest)
+        square = torch.maximum(largest, square, out=largest)  # A move, without rounding.
     root = square.sqrt().div_(math.sqrt(1 - beta2**step)).add_(eps)
     param.addcdiv_(mean, root, value=-rate / (1 - beta1**step))
 
@@ -82,7 +82,7 @@ def _adagrad(
     eps: float,
 ) -> None:  # fmt: skip
     gradient = _decayed(gradient, param, weight_decay)
-    rate = rate / (1 + (steps.item() - 1) * lr_decay)
+    rate = rate / (1 + (steps.item() - 1) * lr_decay)  # A Python number.
     total.addcmul_(gradient, gradient, value=1)
     param.addcdiv_(gradient, total.sqrt().add_(eps), value=-rate)
 

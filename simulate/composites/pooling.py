@@ -52,7 +52,7 @@ def _average_pool(operation: Callable[..., Tensor], rank: int) -> Callable[..., 
         if divisor == 1:
             return NotImplemented
         window = _windows(rank, kernel, stride, padding)
-        total = operation(x, *window, ceil, padded, 1)
+        total = operation(x, *window, ceil, padded, 1)  # With divisor 1 the kernel sums.
         return total / (divisor or _positions(x, total.shape, window, padded))
 
     return formula

@@ -69,7 +69,7 @@ def in_place(formula: Callable[..., Any]) -> Callable[..., Any]:
     def written(target: Tensor, *args: Any, **kwargs: Any) -> Any:
         result = formula(target, *args, **kwargs)
         if result is NotImplemented or result.dtype != target.dtype:
-            return NotImplemented  # the operation itself words the error, or converts
+            return NotImplemented  # The operation itself raises the error, or converts.
         return target.copy_(result)
 
     return written

@@ -62,7 +62,7 @@ def _attend(
         of_pairs = mask.bool()
         if of_pairs.dim() == 4:
             of_pairs = of_pairs.expand(len(query), heads, -1, -1).flatten(0, 1)
-    first = query.transpose(0, 1)
+    first = query.transpose(0, 1)  # The function recognises self-attention by the identity of its operands.
     second = first if key is query else key.transpose(0, 1)
     third = second if value is key else value.transpose(0, 1)
     result, averages = F.multi_head_attention_forward(
@@ -78,7 +78,7 @@ def _multi_head_attention(
     out_weight: Tensor, out_bias: Tensor, mask: Tensor | None = None, need_weights: bool = True, average: bool = True,
     kind: int | None = None,
 ) -> Any:  # fmt: skip
-    if query.is_nested and not (key is query and value is query):
+    if query.is_nested and not (key is query and value is query):  # Only self-attention shares one mask.
         return NotImplemented
     dense, present = _padded(query)
     operands = (dense, dense, dense) if present is not None else (query, key, value)

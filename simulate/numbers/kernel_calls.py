@@ -40,6 +40,7 @@ def call_kernel(
             return {"tensor": len(tensors) - 1}
         return x
 
+    # An operator takes no nested arguments: JSON describes the call, with places instead of tensors and numbers.
     name = func.overloadpacket.__name__.removesuffix("_")
     text = json.dumps([name, func._overloadname, *tree_map(describe, (list(args), dict(kwargs)))])  # noqa: SLF001
     results = torch.ops.roundoff.kernel(text, tensors, numbers)
@@ -60,7 +61,7 @@ def kernel(call: str, tensors: list[torch.Tensor], numbers: list[torch.Tensor]) 
 
 @kernel.register_fake
 def _kernel_fake(call: str, tensors: list[torch.Tensor], numbers: list[torch.Tensor]) -> list[torch.Tensor]:
-    return _run_call(call, tensors, [1.0] * len(numbers))
+    return _run_call(call, tensors, [1.0] * len(numbers))  # Shapes do not depend on the numbers.
 
 
 def _run_call(call: str, tensors: list[torch.Tensor], numbers: list[float]) -> list[torch.Tensor]:

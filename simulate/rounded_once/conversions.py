@@ -75,13 +75,13 @@ def _float32_numbers(x: torch.Tensor, carrier: CarrierRounding, draw: DrawAt) ->
     such as posits, the largest number, and a value too small the smallest.
     """
     random, place = draw() if carrier.mode is Rounding.STOCHASTIC else (None, None)
-    if not isinstance(x, FakeTensor):
+    if not isinstance(x, FakeTensor):  # Otherwise a program is traced, which gets an operator.
         rounded = round(x, FP32, rounding=carrier.mode, random=random)
     elif random is None:
         rounded = round_operator(x, str(FP32), str(carrier.mode), None, None, 0, WORD_BITS, None)
     else:
         rounded = torch.ops.roundoff.round_drawn(x, place, str(FP32), str(carrier.mode), random.step, random.bits)
-    if carrier.saturating:
+    if carrier.saturating:  # Posits: neither infinity nor zero.
         largest = torch.finfo(torch.float32).max
         rounded = torch.where(x.isfinite(), rounded.clamp(-largest, largest), rounded)
         vanished = (rounded == 0) & (x != 0)

@@ -70,7 +70,7 @@ def multiply_add64(x: Any, y: Any, z: Any) -> Any:
     Holds while the product and its last bit are within the range of float64.
     """
     high, low = two_product64(x, y)
-    low = low if abs(low) <= LARGEST else 0.0
+    low = low if abs(low) <= LARGEST else 0.0  # NaN if the product overflows.
     middle, first = two_sum(z, low)
     top, second = two_sum(high, middle)
     rest, lost = two_sum(first, second)
@@ -80,7 +80,7 @@ def multiply_add64(x: Any, y: Any, z: Any) -> Any:
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def split64(x: Any) -> Any:
     """``x`` as a number from 1 to below 2 and the exponent of a power of two; 0, infinity, NaN with some exponent."""
-    small = abs(x) < 2.0**-960
+    small = abs(x) < 2.0**-960  # Perhaps subnormal: times 2^60 it is normal.
     bits = bits_of64(x * 2.0**60 if small else x)
     field = int64(uint64(bits >> uint64(52)) & uint64(0x7FF))
     significand = uint64(uint64(bits & uint64(0x800FFFFFFFFFFFFF)) | uint64(1023 << 52))
@@ -128,7 +128,7 @@ def multiply_add_anywhere64(x: Any, y: Any, z: Any) -> Any:
     """
     (x1, x_exponent), (y1, y_exponent), (z1, z_exponent) = split64(x), split64(y), split64(z)
     exponent = x_exponent + y_exponent
-    exponent = exponent if x1 * y1 != 0.0 else int64(-3000)
+    exponent = exponent if x1 * y1 != 0.0 else int64(-3000)  # Below every other exponent.
     top = max(exponent, z_exponent if z1 != 0.0 else int64(-3000))
     x2 = x1 * power64(max(exponent - top, int64(-300)))
     z2 = z1 * power64(max(z_exponent - top, int64(-300)))

@@ -43,7 +43,7 @@ def traced(call: FormulaCall, ways: ResultRoundings, draw: DrawAt) -> Any:
     values = [tensor_of(x, way.dtype) if isinstance(x, TracedNumber) else x for x in (*call.operands, call.factor)]
     *tensors, v = [x if isinstance(x, torch.Tensor) else None for x in values]
     *numbers, factor = [0.0 if isinstance(x, torch.Tensor) else float(x) for x in values]
-    x, a, b = [*tensors, None, None][:3]
+    x, a, b = [*tensors, None, None][:3]  # Formulas of fewer operands ignore the others.
     random, place = draw() if way.draws else (None, None)
     drawn = (place, 0) if random is None else (place, random.step)
     mode, saturating = str(way.carrier.mode), way.carrier.saturating

@@ -31,7 +31,7 @@ def _scale_for(top: Any, largest: Any, power_of_two: Any) -> Any:
     scale = largest / float_of(top)
     scale = max(min(scale, real(_LARGEST)), real(_SMALLEST))
     if power_of_two != 0:
-        scale = float_of(unsigned(bits_of(scale) & INFINITE))
+        scale = float_of(unsigned(bits_of(scale) & INFINITE))  # Only the exponent: rounded down to a power of two.
     return real(np.nan) if top >= INFINITE else scale
 
 
@@ -119,7 +119,7 @@ def round_scaled(
     """
     length, _, block = layout
     items, n = pieces(source.numel(), layout), source.numel()
-    scales = torch.empty(n // length * -(-length // block), dtype=source.dtype, device="cpu")
+    scales = torch.empty(n // length * -(-length // block), dtype=source.dtype, device="cpu")  # One for each block.
     scale_up = compiled(_up_loop(source.dtype), source.dtype, in_place=target is source)
     scale_down = compiled(_down, source.dtype)
     start, into, scale_address = source.data_ptr(), target.data_ptr(), scales.data_ptr()
