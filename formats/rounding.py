@@ -121,6 +121,7 @@ def _round_half(
 ) -> torch.Tensor:
     """Rounds a tensor in half precision; its dtype must represent every rounded value."""
     x = x.detach()
+    # Float32 has all numbers of both half precisions, and the CPU's loops.
     wide = round(x.float(), format, rounding=rounding, overflow=overflow, random=random, backend=backend)
     result = wide.to(x.dtype)
     # NaN is not equal to itself, so it is compared as 0.
@@ -308,6 +309,7 @@ def round_with_gradient(
             raise FormatError(
                 f"{fmt} takes its range from the data, which leaves nothing to clip; use straight-through"
             )
+    # The faster form of the function has no rules for these.
     in_forward_mode = forward_ad._current_level >= 0  # noqa: SLF001  the level that is entered, -1 for none
     transformed = not torch.compiler.is_compiling() and (_are_functorch_transforms_active() or in_forward_mode)
     result: torch.Tensor

@@ -226,7 +226,7 @@ class Family(Format):
             raise FormatError(
                 f"no kernel rounds to {self} on {source.device}: the CPU does, and a CUDA graph cannot repeat that"
             )
-        if isinstance(options.random, torch.Tensor):
+        if isinstance(options.random, torch.Tensor):  # Hashed words are the same on every device.
             options = options._replace(random=options.random.cpu())
         numbers = source.cpu()
         rounded = torch.empty_like(numbers)

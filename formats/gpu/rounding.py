@@ -156,6 +156,7 @@ def to_posit(
     """Rounds to posits, with the arguments of the CPU's ``round_posit``."""
     device = source.device
     data = settings_of(options.rounding, device), _constants((exponent_bits, width - 1, *ends), torch.int64, device)
+    # A posit's nearest number is decided on the bit string, stochastic rounding on values.
     number_of = numbers.posit_by_mode if options.random is None else numbers.posit_stochastic
     round_each(source, target, options, numbers.posit if options.rounding is Rounding.NEAREST_EVEN else number_of, data)
 

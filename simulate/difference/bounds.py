@@ -16,7 +16,7 @@ _ULPS = 4.0  # errors of elementwise operations, in units of roundoff
 _STEP = 2.0**-20  # the relative change of operands that shows how sensitive a result is
 
 
-def rounding_bounds(call: Call, found: list[torch.Tensor], exact: list[torch.Tensor]) -> list[torch.Tensor]:
+def rounding_bounds(call: Call, results: list[torch.Tensor], exact: list[torch.Tensor]) -> list[torch.Tensor]:
     """Bounds the rounding error of each element of the results of an operation.
 
     For products and sums of n terms, gamma_n |a||b| with gamma_n = n u / (1 - n u). For others some units of roundoff
@@ -24,13 +24,13 @@ def rounding_bounds(call: Call, found: list[torch.Tensor], exact: list[torch.Ten
 
     Args:
         call: the operation; its operands still have their values.
-        found: its floating-point results.
+        results: its floating-point results.
         exact: the same in float64, from the same operands.
     """
-    units = [unit_roundoff(call, x.dtype) for x in found]
-    smallest = [torch.finfo(x.dtype).smallest_normal * torch.finfo(x.dtype).eps for x in found]
+    units = [unit_roundoff(call, x.dtype) for x in results]
+    smallest = [torch.finfo(x.dtype).smallest_normal * torch.finfo(x.dtype).eps for x in results]
     bounds = [true.abs() * (_ULPS * u) + least for true, u, least in zip(exact, units, smallest, strict=True)]
-    if all(bool(((widen(x) - y).abs() <= z).all()) for x, y, z in zip(found, exact, bounds, strict=True)):
+    if all(bool(((widen(x) - y).abs() <= z).all()) for x, y, z in zip(results, exact, bounds, strict=True)):
         return bounds
     operation, (args, kwargs) = call.operation, call.given
     assert operation is not None
@@ -41,7 +41,7 @@ def rounding_bounds(call: Call, found: list[torch.Tensor], exact: list[torch.Ten
         changes = run_wide(operation, args, absolute, lambda x: widen(x).abs())
         product = math.prod(sizes[-2:]) if is_contraction(name) else 0
         # The geometric mean of both operands' sizes in units of the result is the length of the contracted axis.
-        terms = [4 * math.sqrt(product / x.numel()) + 8 if product else sizes[-1] / x.numel() + 8 for x in found]
+        terms = [4 * math.sqrt(product / x.numel()) + 8 if product else sizes[-1] / x.numel() + 8 for x in results]
         factors = [n * u / max(1 - n * u, 0.5) for n, u in zip(terms, units, strict=True)]
     else:
         generator = torch.Generator().manual_seed(0)

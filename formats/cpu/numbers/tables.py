@@ -189,7 +189,7 @@ def addressed_table_in_blocks(
     """The loop of :func:`round_scaled`, for callers without Python."""
     mode = Rounding.NEAREST_EVEN if rounding is Rounding.STOCHASTIC else rounding  # For words, any: nothing reads it.
     parts = (table.values, table.thresholds[mode], table.choices[mode])
-    nearest = int(rounding is Rounding.NEAREST_EVEN)
+    nearest = int(rounding is Rounding.NEAREST_EVEN)  # Rounds x / scale; the other modes compare x with the products.
     arguments = (*(part.data_ptr() for part in parts), table.values.numel(), block, nearest)
     return Addressed(
         Calling.TABLE_IN_BLOCKS, _block_loop, dtype, given_numbers(arguments, (table.largest, *scales), rounding)
