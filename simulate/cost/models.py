@@ -13,7 +13,7 @@ from ...formats import FixedFormat, FloatFormat, Format, FormatError, IntegerFor
 if TYPE_CHECKING:
     import pandas as pd
 
-_KEYS = {"name", "source", "unit", "multiply", "add", "read", "write"}
+_KEYS = {"name", "source", "unit", "multiply", "add", "read", "write"}  # of a file, which has no formula by width
 
 
 class ModelledCost(NamedTuple):
@@ -162,7 +162,7 @@ def _significand_and_exponent(name: str) -> tuple[int, int] | None:
     except FormatError:
         return None
     element: Any = getattr(fmt, "element", fmt)
-    if isinstance(element, FloatFormat):
+    if isinstance(element, FloatFormat):  # also of blocks, whose shared scale is not multiplied
         return element.significand_bits + 1, element.exponent_bits  # with the implicit bit
     if isinstance(fmt, (IntegerFormat, FixedFormat)) or getattr(element, "integer", False):
         return fmt.bits, 0

@@ -109,6 +109,7 @@ def _count_products(
     if operation.overloadpacket not in _formulas:
         return None
     formula = _formulas[operation.overloadpacket]
+    # A custom operation: its first two tensors stand for the operands, or its only one for both.
     tensors = [key for key, value in named.items() if isinstance(value, torch.Tensor)]
     return (CountedProduct("", (tensors[0], tensors[:2][-1]), formula(*args, **kwargs, out_val=result) // 2),)
 
@@ -122,7 +123,7 @@ def _count_matrix_macs(name: str, a: Sequence[int], b: Sequence[int]) -> int:
         return _count_mm_macs((a[0], 1), (1, b[0]))
     if name == "matmul":
         batch = math.prod(torch.broadcast_shapes(a[:-2], b[:-2]))  # type: ignore[no-untyped-call]
-        left = (a[-2] if len(a) > 1 else 1, a[-1])
+        left = (a[-2] if len(a) > 1 else 1, a[-1])  # a vector is a row on the left, and a column on the right
         right = (b[-2], b[-1]) if len(b) > 1 else (b[0], 1)
         return batch * _count_mm_macs(left, right)
     if len(a) == 3:

@@ -23,7 +23,7 @@ from ..policy.rules import OPTIMIZER_STEP, Role, Rule
 from ..presence.entering import SimulationWarning, innermost
 from .plan import OperationPlan
 
-_MOST_NAMED = 30
+_MOST_NAMED = 30  # names in a message
 _MOST_RULE_OPERATIONS = 5  # operations; a recipe's rule about products names some thirty
 
 
@@ -36,7 +36,7 @@ def unused(rules: Iterable[Rule], plans: Iterable[OperationPlan]) -> list[Rule]:
     used = {rule for plan in plans for rule in plan.rules}
     return [
         rule
-        for rule in rules
+        for rule in rules  # a rule for all operations at all places could only miss if nothing ran
         if rule not in used
         and (rule.operation not in (("*",), (OPTIMIZER_STEP,)) or rule.module != ("*",) or rule.parts)
     ]

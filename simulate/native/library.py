@@ -26,7 +26,7 @@ from .building import BuildError, built, opened
 VARIABLE = "ROUNDOFF_NATIVE"
 NAMESPACES = ("aten", "profiler")
 """The namespaces of plain operations: ATen's, and the one that optimizers use to name their steps for the profiler."""
-_CALLBACK = ctypes.CFUNCTYPE(None)
+_CALLBACK = ctypes.CFUNCTYPE(None)  # without arguments: Python fetches the results
 
 
 class NativeWarning(UserWarning):
@@ -149,7 +149,7 @@ class Library:
             function.restype, function.argtypes = result, arguments
             setattr(self, name, function)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Any:  # tells type checkers that attributes are set dynamically
         raise AttributeError(name)
 
 
@@ -313,7 +313,7 @@ def bystander(mode: object) -> Iterator[None]:
     if loaded is None:
         yield
         return
-    loaded.know(id(mode), None)
+    loaded.know(id(mode), None)  # no simulation belongs to it
     try:
         yield
     finally:

@@ -116,6 +116,7 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Descri
     heeds_integers = bool(counts and (counts.making or counts.writes or counts.noted))
     noted = (Mark.CHANGED | Mark.ANGLES) * bool(plan.rounds and plan.counts and plan.counts.noted)
     rule_modes = {rule.rounding for rule in plan.arithmetic.of_operands if plan.prepares}
+    # Any stochastic rounding, of results or operands, makes the operation draw.
     modes = rule_modes | ({plan.arithmetic.rounding} if plan.rounds or plan.prepares else set())
     description = Description(
         single=rounding[torch.float32] or LoopAddresses(),
@@ -225,7 +226,7 @@ def _data_argument(plan: PlanOfOperation) -> int | None:
     assert plan.operation is not None
     if counts is None or counts.making is None or numbers_given(plan.operation) is not None:
         return -1
-    if counts.making.of_first:
+    if counts.making.of_first:  # it must hold integers
         return 0
     return 1 if plan.name == "copy_" else None
 

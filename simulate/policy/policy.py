@@ -38,7 +38,7 @@ from .rules import (
     text,
 )
 
-_FUNCTION = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
+_FUNCTION = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")  # module and qualified name
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Policy:
         """
         operands = Format.parse(format)
         results = operands if operands.elementwise else "fp32"
-        role = (Role.FORWARD, Role.BACKWARD)
+        role = (Role.FORWARD, Role.BACKWARD)  # not the optimizer, which computes in float32
         return cls("fp32", rules=(Rule(CONTRACTIONS, role=role, format=results, operands=operands),))
 
     @classmethod
@@ -264,7 +264,7 @@ class Policy:
         names = (name,) if isinstance(name, str) else tuple(name)
         if not names or not all(isinstance(text, str) and text and not text.startswith("!") for text in names):
             raise FormatError(f"a part is named by a function or a block, or a pattern, or several, got {name!r}")
-        excluded = tuple(f"!{pattern}" for pattern in names)
+        excluded = tuple(f"!{pattern}" for pattern in names)  # the rules of this policy leave the part out
         # Settings that the part lacks move from the policy to a rule: None in the part's rule would not unset them.
         moved = {s: getattr(self, s) for s in SETTINGS if getattr(inner, s) is None and getattr(self, s) is not None}
         settings = {s: getattr(inner, s) for s in SETTINGS if getattr(inner, s) is not None}
@@ -368,7 +368,7 @@ class Policy:
         return Arithmetic(**settings, of_operands=tuple(of_operands)), matched
 
     @cached_property
-    def _without_rules(self) -> Arithmetic:
+    def _without_rules(self) -> Arithmetic:  # of most operations, and the same object for all of them
         settings: dict[str, Any] = {name: getattr(self, name) for name in SETTINGS}
         return Arithmetic(**settings, of_operands=())
 

@@ -34,12 +34,12 @@ OPTIMIZER_STEP = "optimizer_step"
 class Role(StrEnum):
     """The purpose of an operation or an operand."""
 
-    FORWARD = "forward"
+    FORWARD = "forward"  # of operations, to TARGETS
     BACKWARD = "backward"
     OPTIMIZER = "optimizer"
     AVERAGES = "averages"
     TARGETS = "targets"
-    PARAMETERS = "parameters"
+    PARAMETERS = "parameters"  # of operands, from here on
     INPUTS = "inputs"
     WEIGHTS = "weights"
     ACTIVATIONS = "activations"
@@ -208,7 +208,7 @@ def parse_settings(owner: Any) -> None:
             value = _accumulator(value)
         else:
             value = choice(_KINDS[name], value, name)
-        object.__setattr__(owner, name, value)
+        object.__setattr__(owner, name, value)  # since the dataclasses are frozen
 
 
 def plain_data(owner: Any) -> dict[str, Any]:
@@ -360,7 +360,7 @@ class Rule:
     def matches(self, operation: str, place: str, role: str) -> bool:
         """Whether the rule applies to this operation at this place: a module, in a part of the program."""
         part, module = split(place)
-        fits_role = self.role == ("*",) or self.about_operands or role in self.role
+        fits_role = self.role == ("*",) or self.about_operands or role in self.role  # about operands: in any operation
         # A whole step is only meant by name: rules for all operations match the operations in it.
         if not fits_role or (operation == OPTIMIZER_STEP and self.operation == ("*",)):
             return False

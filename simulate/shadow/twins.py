@@ -92,7 +92,7 @@ class Twins:
         if memory is None:
             memory = self._new(x)
         _view(memory.twin, x).copy_(twin)
-        memory.last_bits.as_strided(*_real_layout(x)).copy_(_bit_patterns(x))
+        memory.last_bits.as_strided(*_real_layout(x)).copy_(_bit_patterns(x))  # bits, since NaN differs from NaN
         memory.error = error
 
     def clear_away(self) -> None:
@@ -156,7 +156,7 @@ def _bit_patterns(x: torch.Tensor) -> torch.Tensor:
 
 def _view(flat: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Returns the view of ``flat`` that corresponds to ``x`` in its storage."""
-    view = flat.as_strided(*_real_layout(x))
+    view = flat.as_strided(*_real_layout(x))  # `flat` begins where the storage does
     if x.dtype.is_complex:
         view = torch.view_as_complex(view)
     if x.is_conj():

@@ -17,7 +17,7 @@ from ..policy.rules import choice
 from ..presence.generators import remembered_generators, seed_generators
 from .rounding import Randomness, RandomRounding
 
-_LOG2 = math.log10(2)
+_LOG2 = math.log10(2)  # decimal digits of a bit
 _SHOWN = 10  # rows of each table that are printed
 
 

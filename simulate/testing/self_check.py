@@ -120,7 +120,7 @@ def _check_compiled_step() -> BitCheck:
         with compiling_on_any_version():
             step = CompiledStep(_step, simulations[0], on_eager=reasons.append)
             for _ in range(2):  # the first call compiles; the second one only runs
-                result = [] if reasons else step(*compiled)
+                result = [] if reasons else step(*compiled)  # a reason may come at once, or in the first call
                 with simulations[1]:
                     expected = _step(*eager)
                 if reasons:

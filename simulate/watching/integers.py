@@ -90,7 +90,7 @@ class Integers:
         may_change = name in _ALWAYS_CHANGING or (has_counts and name in _CHANGING)
         if not may_change and not has_counts and not self._marks.may_have(Mark.CHANGED | Mark.ANGLES):
             return None
-        x = result[0] if type(result) is tuple and result else result
+        x = result[0] if type(result) is tuple and result else result  # the values of max and sort
         if type(x) is not torch.Tensor or not x.dtype.is_floating_point or not x.numel() or not in_memory(x):
             return None
         # Changes and angles pass from operands to results; products of positions and frequencies make angles.
@@ -120,7 +120,7 @@ class Integers:
         if type(x) is not torch.Tensor or not in_memory(x) or x.numel() < 2 or not self._is_count(x):
             return False
         values = _sample(x).double()
-        return len(torch.unique(round(values, fmt))) < len(torch.unique(values))
+        return len(torch.unique(round(values, fmt))) < len(torch.unique(values))  # as for e4m3 from 17 on
 
     def _is_count(self, x: Any) -> bool:
         return isinstance(x, torch.Tensor) and (x.dtype in _INTEGERS or self._is_whole(x))
@@ -175,7 +175,7 @@ class Integers:
             return False
         if finite.numel() < values.numel():
             return True
-        nearest = finite.round()
+        nearest = finite.round()  # where the spacing of the format exceeds 1, a neighbour is missing
         return any(not torch.equal(round(nearest + step, fmt), nearest + step) for step in (-1, 1))
 
 

@@ -24,12 +24,11 @@ class Tally:
     """The sums of counts over all calls at one place."""
 
     calls: int = 0
-    additions: int | torch.Tensor = 0
+    additions: int | torch.Tensor = 0  # a tensor on another device, until it is fetched
     absorbed: int | torch.Tensor = 0
     unrounded: int = 0
     counters: dict[tuple[torch.dtype, Format], Counter] = field(default_factory=dict)
-    # the sums that a checkpoint contained
-    earlier: dict[str, Any] = field(default_factory=dict)
+    earlier: dict[str, Any] = field(default_factory=dict)  # the sums that a checkpoint contained
 
     def fetch(self) -> None:
         """Adds the counts of devices, and waits for them."""

@@ -58,7 +58,7 @@ def identity(constant: Any) -> Any:
     return type(constant), repr(constant) if isinstance(constant, PythonNumber) else constant
 
 
-_MISSING = object()
+_MISSING = object()  # None may be a value
 
 
 class _WatchedKeys(NamedTuple):
@@ -166,7 +166,7 @@ class ContainerWatch:
                 entries.holder.clear()
                 entries.holder.update(zip(entries.keys, entries.values, strict=True))
         for holder, _, _, values in self._lists:
-            holder[:] = values
+            holder[:] = values  # the same list object, which others may hold
         for part in self._parts:
             part.restore()
         for watched, values in self._sets:
