@@ -1,7 +1,9 @@
 """The language of docstrings and pages: plain English, within a budget that a crude count can hold."""
 
 import ast
+import io
 import re
+import tokenize
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -22,6 +24,7 @@ CLUMSY = re.compile(
     r"|\b(?:so|as) many\b|\banother one\b|\bthe others?'s?\b"
 )
 """Constructions that are rare in good documentation; a hit is a place to rewrite, not a rule of grammar."""
+FOR_LINTERS = re.compile("noqa|type: ignore|fmt:")
 
 
 def docstrings(file):
@@ -92,6 +95,19 @@ def test_a_private_function_is_named_after_what_it_does():
                 modules.setdefault(node.name, set()).add(str(file.relative_to(ROOT)))
     assert len(modules) > 1000
     assert not {name: sorted(files) for name, files in modules.items() if len(files) > 2}
+
+
+def test_long_modules_have_comments():
+    """Comments for reasons, sources and phases; those for linters do not count."""
+    lines = comments = 0
+    for file in {path.resolve() for folder in PRODUCT for path in (ROOT / folder).rglob("*.py")}:
+        text = file.read_text(encoding="utf-8")
+        if text.count("\n") > 150:
+            tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+            found = {x.start[0] for x in tokens if x.type == tokenize.COMMENT and not FOR_LINTERS.search(x.string)}
+            lines, comments = lines + text.count("\n"), comments + len(found)
+    assert lines > 50_000
+    assert comments >= 0.03 * lines
 
 
 def is_linked(file):
