@@ -29,7 +29,7 @@ def test_damaged_checkpoints_are_refused(tmp_path):
     flipped = whole[:2000] + bytes([whole[2000] ^ 64]) + whole[2001:]
     for content in (b"", b"nonsense", whole[:100], whole[: len(whole) // 2], whole[:-30], flipped):
         path.write_bytes(content)
-        with pytest.raises(FileError, match=r"is damaged or no checkpoint.*delete the run's folder"):
+        with pytest.raises(FileError, match=r"is damaged or not a checkpoint.*delete the run's folder"):
             checkpoint.load(path)
     with pytest.raises(FileError, match="cannot be read"):
         checkpoint.load(tmp_path / "missing.pt")
@@ -57,7 +57,7 @@ def test_a_checkpoint_cannot_execute_anything(tmp_path, monkeypatch):
     torch.save({"version": 1, "state": {"x": Evil()}}, tmp_path / "c.pt")
     (tmp_path / "d.pt").write_bytes(pickle.dumps(Evil()))
     for name in ("c.pt", "d.pt"):
-        with pytest.raises(FileError, match="is damaged or no checkpoint"):
+        with pytest.raises(FileError, match="is damaged or not a checkpoint"):
             checkpoint.load(tmp_path / name)
     assert not target.exists()
 

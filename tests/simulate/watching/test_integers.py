@@ -157,7 +157,7 @@ ANGLES = [
 def test_angles_of_positions_that_the_format_cannot_tell_apart_are_spoken_of(angles):
     frequencies = 10000.0 ** -(torch.arange(4) / 4)
     (text,) = told(lambda: angles(torch.arange(1000, 1003).float(), frequencies))
-    assert text.startswith("angles are taken here (")
+    assert text.startswith("angles are computed here (")
     assert "positions that e8m7 cannot distinguish" in text
 
 
@@ -174,7 +174,7 @@ MANY_ANGLES = {
 @each("name", MANY_ANGLES)
 def test_angles_of_many_positions_and_times_are_spoken_of(name):
     texts = told(lambda: MANY_ANGLES[name](10000.0 ** -(torch.arange(4) / 4)))
-    assert any(text.startswith("angles are taken here (") for text in texts)
+    assert any(text.startswith("angles are computed here (") for text in texts)
 
 
 OTHER_ANGLES = {

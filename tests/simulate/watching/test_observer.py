@@ -375,7 +375,7 @@ def test_what_a_program_puts_in_is_no_birth_and_hides_none(name, device, monkeyp
             GIVEN[name](device)
         assert simulation.report().birth is None
         assert simulation.report().given
-        assert "not finite as the program gave it" in str(simulation.report())
+        assert "not finite as passed in by the program" in str(simulation.report())
         with simulate("e5m10", observe=True) as simulation:
             GIVEN[name](device)
             x = torch.full((3,), 300.0).to(device)
