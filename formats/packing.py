@@ -52,7 +52,7 @@ def pack(codes: torch.Tensor, bits: int, dtype: torch.dtype | None = None) -> to
     for i in range(per_group):
         for byte in range(i * bits // 8, (i * bits + bits - 1) // 8 + 1):
             offset = i * bits - byte * 8  # where the code begins in this byte
-            low_bits = min(bits, 8 - offset)  # how many of its low bits end in or before this byte
+            low_bits = min(bits, 8 - offset)  # The number of its low bits in or before this byte.
             code = grouped[:, i] & ((1 << low_bits) - 1) if low_bits < 64 else grouped[:, i]
             part = code << offset if offset >= 0 else code >> -offset
             result[:, byte] |= (part & 0xFF).to(torch.uint8)
@@ -67,7 +67,7 @@ def unpack(packed: torch.Tensor, bits: int | None = None, count: int | None = No
         packed: uint8; or of one of torch's types of small floats, which say their width themselves: codes of its shape,
             of 4-bit ones twice as many along the last dimension.
         bits: the number of bits of a code.
-        count: how many codes there are.
+        count: the number of codes.
 
     Raises:
         FormatError: ``packed`` is neither, has another size than ``count`` codes take, or ``bits`` is out of range.

@@ -45,7 +45,7 @@ class FloatParameters(NamedTuple):
     flip: int
     """1 if a number's code is odd where the carrier's pattern, cut, is even (no significand bits and an even bias)."""
     subnormal_shift: int
-    """``subnormal_shift`` minus the carrier's exponent field is how many bits a subnormal number drops."""
+    """``subnormal_shift`` minus the carrier's exponent field is the number of bits that a subnormal number drops."""
     quantum: float
     """Distance of the numbers below the smallest normal one: the smallest subnormal, or the smallest normal itself; 0
     if all become zero."""

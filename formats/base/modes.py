@@ -103,7 +103,7 @@ class RandomBits:
     Args:
         seed: any integer; its lowest 64 bits count.
         step: counts the roundings made with one seed; its lowest 64 bits count.
-        bits: how many random bits an element gets, 1 to 32. The probability of rounding up is the dropped fraction
+        bits: the number of random bits of an element, 1 to 32. The probability of rounding up is the dropped fraction
             rounded to the nearest multiple of 2^-bits; with 32 bits it is exact up to 32 dropped bits, beyond which the
             fraction is cut.
 

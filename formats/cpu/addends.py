@@ -59,7 +59,7 @@ def run_in_mode(
         data: first the source, which is contiguous if rounding is stochastic; then the target and the loop's other
             inputs.
         rest: numbers.
-        items: how many there are.
+        items: the number of items.
         between: see ``BETWEEN``.
 
     Raises:

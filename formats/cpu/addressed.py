@@ -60,7 +60,7 @@ class Addressed:
         body: the loop.
         dtype: the carrier.
         parameters: the tensors that it reads.
-        places: whether it is another function where the target is the source.
+        places: whether another function rounds in place, where the target is the source.
         part: another loop that it names.
 
     Attributes:

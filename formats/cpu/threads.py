@@ -50,8 +50,8 @@ def in_pieces(work: Callable[[int, int], None], count: int, elements: int) -> No
 
     Args:
         work: does the items ``first <= i < last``; must release the interpreter lock to gain anything.
-        count: how many items there are.
-        elements: how many tensor elements they are together.
+        count: the number of items.
+        elements: the number of tensor elements in all items.
     """
     threads = max(1, min(torch.get_num_threads(), elements // ELEMENTS_PER_THREAD, count))
     if threads == 1:

@@ -22,9 +22,9 @@ class BlockFloatFormat(SharedScaleFormat):
 
     Args:
         significand_bits: b, 2 to 23, the sign included.
-        block: how many numbers share an exponent, from 1.
-        axis: along which axis blocks lie.
-        scale_rule: how the exponent is chosen; e = floor(log2 of the largest magnitude) by default.
+        block: the number of elements that share an exponent, from 1.
+        axis: the axis of the blocks.
+        scale_rule: the rule for the exponent; e = floor(log2 of the largest magnitude) by default.
 
     Raises:
         FormatError: a number is out of range.

@@ -45,11 +45,11 @@ class FloatFormat(FloatLayout, Family):
         specials: the codes of infinity and NaN.
         bias: exponent bias; None for the default, 2^(exponent_bits - 1) - 1, one more for ``FNUZ`` and ``P3109``.
         subnormals: False: the codes with E = 0 are all zero, and a value between 0 and the smallest normal
-            number is rounded to the one or the other, whichever the mode says.
+            number is rounded to one of these by the mode.
         overflow: None for infinity where there is one, else NaN where there is one, else saturation.
-        flush: how a format without subnormals makes zeros of small numbers, if it does not round them; at least one
-            significand bit. A simulation rounds results: with ``DAZ`` results that the next operation would read as
-            zero are zero already.
+        flush: the stage at which a format without subnormals flushes small numbers to zero; None: it rounds them. Such
+            a format has at least one significand bit. A simulation rounds results: with ``DAZ`` results that the next
+            operation would read as zero are zero already.
         signed: False, for ``FNUZ`` and ``P3109`` only: no sign bit. Negative numbers and -infinity become 0.
 
     Raises:

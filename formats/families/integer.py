@@ -74,9 +74,9 @@ class IntegerFormat(Family):
     Args:
         width: bits of a code, 2 to 16.
         signed: whether codes run from -2^(width-1), or from 0.
-        symmetric: see above.
+        symmetric: whether the zero point is 0, and the codes are symmetric.
         axis: the channel axis; with ``group``, the axis that groups lie along (the last if None).
-        group: how many neighbours share a scale; ``shared_scale.ROW`` for all along the axis.
+        group: the number of neighbours that share a scale; ``shared_scale.ROW`` for all along the axis.
         percentile: above 50, up to 100: the range leaves out values beyond that percentile of |x| (symmetric) or of x
             on either side (asymmetric). The percentile p of n numbers is the one of rank ceil(n p / 100).
         scale: given for the whole tensor, positive.

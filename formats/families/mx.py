@@ -33,9 +33,9 @@ class MXFormat(SharedScaleFormat):
 
     Args:
         name: ``mxfp8_e4m3``, ``mxfp8_e5m2``, ``mxfp6_e2m3``, ``mxfp6_e3m2``, ``mxfp4_e2m1`` or ``mxint8``.
-        block: how many numbers share a scale; 32 in the standard.
-        axis: along which axis blocks lie.
-        scale_rule: how the scale is chosen; floor in the standard.
+        block: the number of elements that share a scale; 32 in the standard.
+        axis: the axis of the blocks.
+        scale_rule: the rule for the scale; floor in the standard.
 
     Raises:
         FormatError: the element type does not exist, or a number is out of range.

@@ -59,8 +59,8 @@ class NVFP4Format(ScaledByData):
     is not idempotent to the last bit: g follows from A, which itself was rounded.
 
     Args:
-        block: how many numbers share an E4M3 scale; 16 in NVIDIA's format.
-        axis: along which axis blocks lie.
+        block: the number of elements that share an E4M3 scale; 16 in NVIDIA's format.
+        axis: the axis of the blocks.
         square: blocks are squares of ``block`` times ``block`` numbers, along ``axis`` and its
             neighbour, so that a matrix and its transpose round equally; NVIDIA's recipe uses them for weights.
 

@@ -60,8 +60,8 @@ class ScaledFloatFormat(ScaledByData):
 
     Args:
         element: E: at most 16 bits, with a sign, subnormal numbers and its usual overflow; no number beyond float32.
-        block: how many neighbours share a scale; ``shared_scale.ROW`` for all along the axis; None for a tensor.
-        axis: along which axis blocks and rows lie.
+        block: the number of neighbours that share a scale; ``shared_scale.ROW`` for all along the axis; None for all.
+        axis: the axis of the blocks and rows.
         power_of_two: whether scales are powers of two.
         square: blocks are squares of ``block`` times ``block`` numbers, which lie along ``axis`` and the axis beside
             it, so that a matrix and its transpose have the same numbers: weights of DeepSeek-V3 (2024, Section 3.3.2)

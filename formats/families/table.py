@@ -56,7 +56,7 @@ NAMED: dict[str, tuple[tuple[float, ...], int | None]] = {
     "ternary": ((-1.0, 0.0, 1.0), None),
     "binary": ((-1.0, 1.0), None),
 }
-"""The tables that have a name, and how many numbers share a scale."""
+"""The tables that have a name, with the number of elements that share a scale."""
 
 
 @unsimulated  # a format may be used for the first time inside a simulation
@@ -139,8 +139,8 @@ class TableFormat(Family):
     Args:
         numbers: in the order of their codes, from 0; 2 to 65536 of them, or 256 with scales. Of equal numbers only the
             first code is used.
-        block: how many numbers share a scale; None for no scales.
-        axis: along which axis blocks lie.
+        block: the number of elements that share a scale; None for no scales.
+        axis: the axis of the blocks.
 
     Raises:
         FormatError: there are too few or too many different numbers, or one is not finite.

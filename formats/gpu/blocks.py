@@ -35,7 +35,7 @@ def blocks(
         inner: the product of the sizes of later axes.
         block: numbers in a block; the last one of an axis may be shorter.
         base: the base of the keys of random words.
-        bits: how many of a random word count.
+        bits: the number of bits of a random word that the rounding uses.
         shape: the shape of the tensors, for DIMENSIONS above 0.
         from_strides: strides of the source in memory, for DIMENSIONS above 0.
         to_strides: strides of the target.

@@ -98,7 +98,7 @@ def round_blocks(
         source: as for :func:`round_each`.
         target: as for :func:`round_each`.
         axis: counted from the first.
-        block: how many neighbours; the last block along the axis may be shorter.
+        block: the number of neighbours; the last block along the axis may be shorter.
         options: the mode, and the random bits of stochastic rounding.
         parts: ``key_of``, ``scale_of`` and ``number_of``; of :mod:`.scaled`.
         data: their parameters from the format.
@@ -179,7 +179,7 @@ def _common_layout(source: torch.Tensor, target: torch.Tensor) -> _Layout:
 
 
 def _random_source(random: Random, like: torch.Tensor) -> tuple[int, int, int, torch.Tensor]:
-    """Returns the source of the words, the base of their keys, how many bits count, and the caller's words."""
+    """Returns the source of the words, the base of their keys, the number of bits in use, and the caller's words."""
     if random is None:
         return FIXED, 0, WORD_BITS, like
     if isinstance(random, RandomBits):

@@ -33,7 +33,7 @@ def word_of(index: Any, base: Any, bits: Any, given: Any, inside: Any, WORDS: tl
     Args:
         index: int64, their places in row-major order.
         base: the base of the keys; see :func:`~roundoff.formats.base.random_words.key_base`.
-        bits: how many bits of a word count.
+        bits: the number of bits of a word that the rounding uses.
         given: the address of the caller's words.
         inside: the mask of the elements that exist; None for all.
         WORDS: one of ``FIXED``, ``HASHED``, ``GIVEN``.

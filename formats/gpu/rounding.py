@@ -113,8 +113,8 @@ def to_grids(
     """Rounds to equally spaced numbers, with scales and zero points on the device.
 
     Args:
-        source: see above.
-        target: see above.
+        source: see the module.
+        target: see the module.
         layout: the number of neighbours in row-major order that share a scale, and the number of scales.
         scales: the scales, in the dtype of ``source``, in order; after the last one the first comes again.
         zeros: zero points, of the same dtype and number.

@@ -40,7 +40,7 @@ def in_triton(function: Any, dtype: torch.dtype, *, interpreted: bool = False, *
         function: a Python function in the common part of numba's and Triton's languages, also after ``njit``; or a
             kernel, written for Triton.
         dtype: float32 or float64, the carrier.
-        interpreted: whether it shall be run by Triton's interpreter, on tensors in the CPU's memory.
+        interpreted: whether Triton's interpreter runs it, on tensors in the CPU's memory.
         parts: the values of :class:`~roundoff.formats.cpu.widths.KernelPart` names, here and in called functions.
 
     Raises:

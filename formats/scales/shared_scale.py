@@ -40,7 +40,7 @@ _INFINITY = 0x7FF << 52
 
 
 def check_block(owner: str, name: str, block: object) -> None:
-    """Raises FormatError unless ``block`` is how many neighbours may share a scale, or ``ROW``."""
+    """Raises FormatError unless ``block`` is a possible number of neighbours that share a scale, or ``ROW``."""
     if block != ROW:
         check_integer(owner, name, block, BLOCKS)
 

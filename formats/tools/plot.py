@@ -1,4 +1,4 @@
-"""Pictures of number formats: how finely they resolve each magnitude, and where their numbers lie."""
+"""Plots of number formats: their resolution at each magnitude, and their values."""
 
 from __future__ import annotations
 

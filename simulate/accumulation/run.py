@@ -63,7 +63,7 @@ def accumulate(
         args: its arguments; tensors on any device, of any strides.
         kwargs: its keyword arguments.
         accumulation: the accumulator of the sums, or the unit that computes them.
-        to_carrier: how exact sums become numbers of a dtype, which are rounded again; to nearest-even if None.
+        to_carrier: the rounding from exact sums to a dtype, before they are rounded again; to nearest-even if None.
         draw: gives random bits, where that is stochastic.
 
     Returns:

@@ -1,6 +1,6 @@
-"""Whether a call of an ATen operation is an exact move: whether it only passes on numbers that it was given.
+"""Decides whether a call of an ATen operation is an exact move, which only passes its operands' numbers on.
 
-That is a question about the call, not about the operation: ``index_put`` moves, and with ``accumulate=True`` it adds;
+The answer depends on the call, not only on the operation: ``index_put`` moves, and with ``accumulate=True`` it adds;
 ``masked_fill`` moves with 0, and with -1e9 it brings a number in.
 """
 

@@ -112,7 +112,7 @@ SEEN: dict[Any, Callable[..., Any]] = {
     _aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
     _aten._scaled_dot_product_efficient_attention_backward: _efficient_attention_backward,
 }
-"""Formulas that take ``see``: how each product sees an operand that it contracts along an axis."""
+"""Formulas that take ``see``, a function from an operand to its value in a product that contracts it along an axis."""
 
 FORMULAS: dict[Any, Callable[..., Any]] = {
     _aten._scaled_dot_product_flash_attention_for_cpu: _attention,

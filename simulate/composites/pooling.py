@@ -1,4 +1,4 @@
-"""Averages over windows, as sums over windows and a division by how many positions each window holds.
+"""Averages over windows, as sums over windows and a division by the number of positions in each window.
 
 Interpolation is a contraction with fixed weights, and stays one operation.
 """
@@ -43,7 +43,7 @@ def _windows(rank: int, *settings: Sequence[int]) -> tuple[Sequence[int], ...]:
 
 
 def _average_pool(operation: Callable[..., Tensor], rank: int) -> Callable[..., Any]:
-    """Sums over windows, divided by how many positions each holds."""
+    """Sums over windows, divided by the number of positions in each."""
 
     def formula(
         x: Tensor, kernel: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,), ceil: bool = False,

@@ -38,7 +38,7 @@ def conversion(
     Args:
         operation: an ATen operation.
         fmt: the format its results are rounded to, afterwards.
-        rounding: how they are.
+        rounding: the mode of that rounding.
         draw: gives random bits; see :func:`~roundoff.simulate.rounded_once.results.result`.
 
     Returns:

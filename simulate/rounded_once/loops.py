@@ -260,7 +260,7 @@ class RoundedOnceLoop:
     Args:
         formula: a field of :class:`~roundoff.simulate.rounded_once.formulas.Formulas`.
         dtype: the carrier.
-        rounding: how results become numbers of the carrier.
+        rounding: the rounding from exact results to the carrier.
 
     Attributes:
         function: the loop as a C function.
@@ -289,7 +289,7 @@ class RoundedOnceLoop:
             factor: the formula's ``v``, a number of the carrier.
             target: A tensor of the carrier, on the CPU, contiguous in memory, in the order of the operands; in
                 row-major order for stochastic rounding.
-            count: how many there are.
+            count: the number of elements.
             random: the bits of stochastic rounding.
         """
         seed, step = (0, 0) if random is None else (_signed(random.seed), _signed(random.step))

@@ -175,7 +175,7 @@ def kernel(
     Args:
         operation: an ATen operation.
         fmt: the format its results are rounded to, afterwards.
-        rounding: how they are.
+        rounding: the mode of that rounding.
         draw: gives random bits; see :func:`~roundoff.simulate.rounded_once.results.result`.
         numbers_once: whether this also holds to the nearest where a Python number takes part, which need not be one of
             the format.

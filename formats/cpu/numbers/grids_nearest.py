@@ -55,7 +55,7 @@ def round_rows(
     Args:
         source: float32 or float64 on the CPU, its elements filling one gapless piece of memory.
         target: same dtype, shape and strides; may be ``source``, may not otherwise overlap it.
-        rows: into how many rows the memory is cut; a divisor of the number of elements.
+        rows: the number of rows of the memory; a divisor of the number of elements.
         inverses: reciprocals of the scales, contiguous, dtype of ``source``.
         scales: contiguous, dtype of ``source``.
         zeros: zero points, contiguous, dtype of ``source``.

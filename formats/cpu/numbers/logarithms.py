@@ -165,12 +165,12 @@ def round_in_mode(
     """Rounds as :func:`round_to_nearest` does, in the modes that are not to nearest.
 
     Args:
-        source: as there; contiguous if rounding is stochastic.
-        target: as there.
-        fraction_bits: as there.
-        zero: as there.
+        source: see :func:`round_to_nearest`; contiguous if rounding is stochastic.
+        target: see :func:`round_to_nearest`.
+        fraction_bits: f.
+        zero: the lowest logarithm, which represents zero.
         steps: the powers 2^(j / 2^f), j = 0 to 2^f - 1.
-        powers: as there.
+        powers: the numbers that represent 2^(j / 2^f), j = 0 to 2^f; float64.
         smallest: the float of the smallest number above zero.
         options: the mode, and the random bits of stochastic rounding.
     """

@@ -1,7 +1,7 @@
 """Rounding to the numbers of a table: the compiled loops for CPU, every mode, float32 and float64.
 
-Without scales a mode that is not stochastic is a list of thresholds: the place of a result in the table is how many of
-them a number is above. With scales the numbers of a block are made first.
+Without scales a mode that is not stochastic is a list of thresholds: the place of a result in the table is the number
+of thresholds below the value. With scales the loop first computes the numbers of a block.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Table(NamedTuple):
     values: torch.Tensor
     """The numbers in ascending order, of the carrier's type."""
     thresholds: dict[Rounding, torch.Tensor]
-    """The thresholds for each mode but stochastic, float64, one less than numbers: the place of a result is how many
-    lie below it."""
+    """The thresholds for each mode but stochastic, float64, one less than numbers: the place of a result is the number
+    of thresholds below the value."""
     choices: dict[Rounding, torch.Tensor]
     """The choice between each two numbers (``LOW``, ``HIGH``, ...) for each mode, int64."""
     largest: float
@@ -209,7 +209,7 @@ def round_scaled(
     Args:
         source: float32 or float64 on the CPU, contiguous, not empty.
         target: same dtype and shape, contiguous; may be ``source``, may not otherwise overlap it.
-        layout: how many elements are in a row (no block reaches beyond the end of its row, where the last one may be
+        layout: the number of elements in a row (no block crosses the end of its row, where the last block may be
             shorter), and in a block.
         table: for this dtype; at most ``SCRATCH`` numbers.
         scales: the smallest and the largest one.

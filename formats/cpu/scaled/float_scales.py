@@ -136,7 +136,7 @@ def addressed_scaled(
 
     Args:
         dtype: the carrier.
-        block: how many elements are in a block; 0: all.
+        block: the number of elements in a block; 0 for all.
         largest: the largest number of the format.
         element: the loop of the format.
         power_of_two: whether scales are powers of two.
