@@ -103,7 +103,7 @@ def unsimulated(function: Callable[_P, _R]) -> Callable[_P, _R]:
     def call_unsimulated(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         if is_compiling() or not _len_torch_dispatch_stack():
             return function(*args, **kwargs)
-        # PyTorch keeps the modes that trace in slots of their own, above which all others are popped.
+        # PyTorch keeps tracing modes in separate slots; only the other modes are popped.
         mode_count = _len_torch_dispatch_stack() - sum(_get_dispatch_mode(key) is not None for key in _TRACING)
         modes = [_pop_torch_dispatch_stack(None) for _ in range(mode_count)]
         try:

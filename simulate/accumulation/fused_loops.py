@@ -61,13 +61,13 @@ def _converted(x: Any, bits: Any, emin: Any, beyond: Any, to_nearest: Any) -> An
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def _largest_exponents(memory: Any, chain: Any, a: Any, b: Any, places: Any, shape: Any, emin: Any, floor: Any) -> None:
     """Finds E of each column: of the products and of the accumulator, which is their addend."""
-    (out, own, right), (start, end, width, columns) = places, shape  # Offsets of the sums, of a's row and of b.
+    (out, row, right), (start, end, width, columns) = places, shape  # Offsets of the sums, of a's row and of b.
     for j in range(width):
         addend = chain[out + j]
         exponent = _exponent(addend, emin) if addend != _ZERO else signed(NOTHING)
         memory[j] = bits_of(real(max(exponent, floor)))
     for k in range(start, end):
-        exponent_of_a, at = a[own + k], right + k * columns
+        exponent_of_a, at = a[row + k], right + k * columns
         for j in range(width):
             memory[j] = bits_of(max(float_of(memory[j]), real(exponent_of_a + b[at + j])))
 
@@ -80,7 +80,7 @@ def _add_block(
 
     A term is a product, or the exact sum of the products of a group.
     """
-    (out, own, right), (start, end, width, columns) = places, shape
+    (out, row, right), (start, end, width, columns) = places, shape
     # Four arrays share the memory: units, their reciprocals, sums, and sums of a group.
     scales, sums, of_group = int64(TILE), int64(2 * TILE), int64(3 * TILE)
     for j in range(width):
@@ -92,7 +92,7 @@ def _add_block(
         memory[sums + j] = bits_of(np.trunc(chain[out + j] * scale))  # The accumulator, in units of 2^(E - F).
         memory[of_group + j] = bits_of(_ZERO)
     for k in range(start, end):
-        x, at = a[own + k], right + k * columns
+        x, at = a[row + k], right + k * columns
         if group == 1:
             for j in range(width):
                 term = np.trunc(real(real(x * b[at + j]) * float_of(memory[scales + j])))

@@ -166,7 +166,7 @@ def holds(value: Any, is_whole: IsWhole) -> bool:
     """
     if isinstance(value, torch.Tensor):
         dtype = value.dtype
-        if dtype.is_floating_point:  # Only its mark says so.
+        if dtype.is_floating_point:  # Only a mark shows whether it holds integers.
             return is_whole(value)
         return not dtype.is_complex and dtype not in _BYTES
     if isinstance(value, (list, tuple)):

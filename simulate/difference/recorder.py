@@ -100,9 +100,8 @@ class Recorder(Shadow):
             size = max((x.norm for x in inputs if x.unit), default=0.0)
             shadow = Shadow()
             shadow._twins = self._twins  # noqa: SLF001  of the class that this one extends
-            eager, changed = run_eagerly(
-                graph, arguments, shadow
-            )  # First, since compiled code may overwrite arguments.
+            # Before the compiled code, which may overwrite arguments.
+            eager, changed = run_eagerly(graph, arguments, shadow)
             result, outputs = list(compiled(given)), []
             # Arguments may also be results, and their memory may be used for other values once they are read.
             pairs = [(x, y) for x, y in zip(result, eager or result, strict=True) if not any(x is z for z in arguments)]

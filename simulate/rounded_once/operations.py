@@ -123,7 +123,7 @@ def _rounding_twice(fmt: Format, dtype: torch.dtype) -> tuple[int, frozenset[str
     harmless = set()
     if isinstance(fmt, FixedFormat):
         precision = fmt.integer_bits + fmt.fraction_bits
-        # Bits of exact sums and products; quotients and roots have no end, and need as many as floats' do.
+        # Bits of exact sums and products. Quotients and roots have infinitely many, and need 2p + 2 as for floats.
         bits = {"sum": precision + 1, "product": 2 * precision} | dict.fromkeys(("quotient", "root"), 2 * precision + 2)
         harmless = {formula for formula, needed in bits.items() if needed <= stored + 1}
     elif isinstance(fmt, FloatFormat):

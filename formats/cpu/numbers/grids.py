@@ -93,7 +93,7 @@ def wrapped(
 ) -> Any:
     """A value rounded to a code times the scale; beyond the codes it wraps around by a multiple of ``turn``."""
     steps = x * inverse
-    # A number that overflows here is a multiple of a turn, which is code 0; x 0 also makes NaN of an infinity.
+    # A finite x that overflows here is a multiple of a turn, which is code 0. An infinity times 0 is NaN.
     steps = x * real(0.0) if abs(steps) == real(np.inf) else steps
     return within_turn(to_integer(steps, mode, word), turn, part_of_turn, low, high) * scale
 
