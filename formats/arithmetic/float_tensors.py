@@ -1,9 +1,7 @@
 """Rounding to floats as tensor operations: for graphs, for formats as data, and for exact sums on other devices.
 
-The bits equal the CPU's loops.
-
-The parameters may be Python numbers or tensors that broadcast against the source; see
-:func:`.round_rows`.
+The bits equal the CPU's loops. The parameters may be Python numbers or tensors that broadcast against the source; see
+:func:`.row_parameters`.
 """
 
 from __future__ import annotations

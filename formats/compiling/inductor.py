@@ -76,7 +76,7 @@ def _by_addition(x: Any, number: Any, dtype: torch.dtype) -> Any:
 
 
 def _bit_by_bit(x: Any, number: Any, dtype: torch.dtype) -> Any:
-    """Rounds as ``tensor_kernels.round_nearest`` does, line by line."""
+    """Rounds as :func:`.float_tensors.round_nearest` does, line by line."""
     integer = INTEGER[dtype]
     shift, smallest_normal, largest, beyond, infinite, zero_sign, flip = (
         ops.to_dtype_bitcast(number(i), integer, dtype) for i in range(7)

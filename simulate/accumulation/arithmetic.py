@@ -47,7 +47,7 @@ def multiply_add(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, fmt: Accumul
 
 
 class TensorSteps(NamedTuple):
-    """The steps of an accumulation; to be used like a :class:`~roundoff.simulate.accumulation.choice.Loop`."""
+    """The steps of an accumulation; with the methods of :class:`~roundoff.simulate.accumulation.choice.SumLoop`."""
 
     product: AccumulatorFormat | None
     """The format of products; None if products are exact."""

@@ -41,7 +41,7 @@ class DiffReport:
     def of(cls, *traces: Trace) -> DiffReport:
         """Compares two traces."""
         comparison = Comparison(*traces)
-        sizes, dropped = tuple(len(one.operations) for one in traces), tuple(one.dropped for one in traces)
+        sizes, dropped = tuple(len(trace.operations) for trace in traces), tuple(trace.dropped for trace in traces)
         return cls(sizes, dropped, len(comparison.partners[0]), tuple(comparison.differences))
 
     @property

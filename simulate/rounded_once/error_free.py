@@ -1,6 +1,6 @@
 """Sums and products of floats with what their rounding lost, in the Python that numba compiles.
 
-``*_tensors`` has the same for tensors.
+:mod:`.tensors` has the same for tensors.
 """
 
 from __future__ import annotations

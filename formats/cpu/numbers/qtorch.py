@@ -1,6 +1,6 @@
 """The loop that rounds as qtorch 0.3.0 does, in the Python that numba compiles.
 
-The words at ``p``, which :mod:`.qtorch` makes: half a unit, the mask that keeps the significand,
+The words at ``p``, which :class:`.QtorchFormat` makes: half a unit, the mask that keeps the significand,
 the field of 2^emin, the pattern of 2^emin, the last exponent field, and the pattern of the largest number.
 """
 
