@@ -251,12 +251,12 @@ EXTREME = 1 << 31
 
 def scan(x: Numbers, n: Int, answer: Patterns) -> None:
     """Computes flags for products of two elements of ``x``; the flags of two scanned tensors are combined with OR."""
-    found = unsigned(0)
+    flags = unsigned(0)
     for i in range(n):
         magnitude = unsigned(bits_of(x[i]) & MAGNITUDE)
         # An unsigned difference wraps around.
         far = unsigned(INEXACT) if unsigned(magnitude - _FROM) >= _SPAN else unsigned(magnitude & _LONG)
         extreme = unsigned(EXTREME) if unsigned(magnitude - _ORDINARY_FROM) >= _ORDINARY_SPAN else unsigned(0)
         usual = (magnitude != unsigned(0)) & (magnitude < INFINITE)
-        found = unsigned(found | (unsigned(far | extreme) if usual else unsigned(0)))
-    answer[0] = found
+        flags = unsigned(flags | (unsigned(far | extreme) if usual else unsigned(0)))
+    answer[0] = flags

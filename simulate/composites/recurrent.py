@@ -121,8 +121,8 @@ def _layer(
     with _disable_current_modes():
         # The kernel's derivative reads its workspace without a check, and runs if the backward pass is not decomposed.
         arguments = (x, w, v, b, d, hidden, cell, reverse, sizes, mode, *rest)
-        asked = train and not isinstance(x, FakeTensor)
-        workspace = _workspace(_aten.mkldnn_rnn_layer.default(*arguments)[3] if asked else None, visited)
+        needs_kernel = train and not isinstance(x, FakeTensor)
+        workspace = _workspace(_aten.mkldnn_rnn_layer.default(*arguments)[3] if needs_kernel else None, visited)
     last = (state.clone().view(hidden.shape) for state in (visited[-1].hidden, visited[-1].cell))
     return torch.stack(outputs), *last, workspace
 
@@ -168,13 +168,13 @@ def _layer_backward(
     before = [(cell, hidden), *[(time.cell, time.hidden) for time in visited]]
     of_gates: list[Tensor] = [x] * len(visited)
     of_v = of_d = None
-    for time, (last, given) in reversed(list(zip(visited, before, strict=False))):
+    for time, (last, hidden_before) in reversed(list(zip(visited, before, strict=False))):
         of_hidden = _sum_of_present(of_hidden, None if of_output is None else of_output[time.number])
         gates, of_cell = _gate_gradients(of_hidden, of_cell, last, time.squashed, time.activated)
         of_gates[time.number] = gates
         of_hidden = torch.mm(gates, v)
         # Autograd adds up the gradients of a weight that all times use in this order.
-        of_v = _sum_of_present(of_v, torch.mm(gates.t(), given))
+        of_v = _sum_of_present(of_v, torch.mm(gates.t(), hidden_before))
         of_d = _sum_of_present(of_d, gates.sum(0))
     assert of_hidden is not None
     assert of_cell is not None

@@ -89,20 +89,20 @@ class Recorder(Shadow):
             Operation(place.operation, place.role, place.module, line, arguments, inputs, outputs, writes, needs.random)
         )
 
-    def run_compiled(self, compiled: Any, graph: torch.fx.GraphModule, given: list[Any], role: str) -> Any:
+    def run_compiled(self, compiled: Any, graph: torch.fx.GraphModule, boxed: list[Any], role: str) -> Any:
         """Runs compiled code and records it as one operation; ``graph`` has its operations, for twins and bounds."""
         if len(self._operations) >= self._limit:
             self._dropped += 1
-            return compiled(given)
+            return compiled(boxed)
         with _disable_current_modes(), outside_autograd():
-            arguments = list(given)  # the compiled code empties its own list
+            arguments = list(boxed)  # the compiled code empties its own list
             inputs = [self._sketch(x) for x in tensors_in(arguments)]
             size = max((x.norm for x in inputs if x.unit), default=0.0)
             shadow = Shadow()
             shadow._twins = self._twins  # noqa: SLF001  of the class that this one extends
             # Before the compiled code, which may overwrite arguments.
             eager, changed = run_eagerly(graph, arguments, shadow)
-            result, outputs = list(compiled(given)), []
+            result, outputs = list(compiled(boxed)), []
             # Arguments may also be results, and their memory may be used for other values once they are read.
             pairs = [(x, y) for x, y in zip(result, eager or result, strict=True) if not any(x is z for z in arguments)]
             for x, y in [*pairs, *changed]:

@@ -79,7 +79,7 @@ class Trace(NamedTuple):
 
     def write(self, path: str | Path) -> None:
         """Writes JSON lines: a header, then an operation a line."""
-        lines = [{"kind": VERSION, "dropped": self.dropped}, *(one._asdict() for one in self.operations)]
+        lines = [{"kind": VERSION, "dropped": self.dropped}, *(row._asdict() for row in self.operations)]
         write_text(path, "".join(f"{json.dumps(line)}\n" for line in lines))
 
     @classmethod
@@ -92,8 +92,8 @@ class Trace(NamedTuple):
         try:
             header, *lines = map(json.loads, read_bytes(path).decode().splitlines())
             dropped = {VERSION: header["dropped"]}[header["kind"]]
-            parts = [{part: [Sketch(*x) for x in one[part]] for part in ("inputs", "outputs")} for one in lines]
-            return cls([Operation(**{**one, **part}) for one, part in zip(lines, parts, strict=True)], int(dropped))
+            parts = [{part: [Sketch(*x) for x in row[part]] for part in ("inputs", "outputs")} for row in lines]
+            return cls([Operation(**{**row, **part}) for row, part in zip(lines, parts, strict=True)], int(dropped))
         except (ValueError, KeyError, TypeError) as error:
             raise TraceError(f"{path} is not a trace of roundoff run --record in this version: {error}") from error
 
@@ -106,9 +106,8 @@ def sketch(x: torch.Tensor, twin: torch.Tensor | None, **more: Any) -> Sketch:
         return Sketch(shape, dtype, "", **{"unit": unit, **more})
     flat = x.detach().resolve_conj().resolve_neg().contiguous().flatten()
     bits = hashlib.blake2b(flat.cpu().view(torch.uint8).numpy().tobytes(), digest_size=8).hexdigest()
-    values, exact = (
-        torch.nan_to_num(real(one.flatten()), 0.0, 0.0, 0.0) for one in (flat, flat if twin is None else twin)
-    )
+    # Sums with NaN or infinity would tell nothing about the other elements.
+    values, exact = (torch.nan_to_num(real(x.flatten()), 0.0, 0.0, 0.0) for x in (flat, flat if twin is None else twin))
     weights = _random_direction(max(len(values) - 1, 15).bit_length())[: len(values)].to(values.device)
     numbers = torch.stack([exact.norm(), exact @ weights, values @ weights, (values - exact).norm()]).tolist()
     return Sketch(shape, dtype, bits, *numbers, **{"unit": unit, "values": some_elements(values), **more})
