@@ -47,7 +47,7 @@ class FloatFormat(FloatLayout, Family):
         subnormals: False: the codes with E = 0 are all zero, and a value between 0 and the smallest normal
             number is rounded to one of these by the mode.
         overflow: None for infinity where there is one, else NaN where there is one, else saturation.
-        flush: the stage at which a format without subnormals flushes small numbers to zero; None: it rounds them. Such
+        flush: the stage of flushing small numbers to zero, for a format without subnormals; None: it rounds them. Such
             a format has at least one significand bit. A simulation rounds results: with ``DAZ`` results that the next
             operation would read as zero are zero already.
         signed: False, for ``FNUZ`` and ``P3109`` only: no sign bit. Negative numbers and -infinity become 0.

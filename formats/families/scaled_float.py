@@ -63,8 +63,8 @@ class ScaledFloatFormat(ScaledByData):
         block: the number of neighbours that share a scale; ``shared_scale.ROW`` for all along the axis; None for all.
         axis: the axis of the blocks and rows.
         power_of_two: whether scales are powers of two.
-        square: blocks are squares of ``block`` times ``block`` numbers, which lie along ``axis`` and the axis beside
-            it, so that a matrix and its transpose have the same numbers: weights of DeepSeek-V3 (2024, Section 3.3.2)
+        square: blocks are squares of ``block`` times ``block`` numbers along ``axis`` and its neighbour, so that a
+            matrix and its transpose have the same numbers: weights of DeepSeek-V3 (2024, Section 3.3.2)
             are scaled in squares of 128.
 
     Raises:

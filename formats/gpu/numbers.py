@@ -41,7 +41,7 @@ def float_stochastic(x: Any, index: Any, data: Any, word: Any) -> Any:
 
 
 def float_by_mode(x: Any, index: Any, data: Any, word: Any) -> Any:
-    """Any other mode, and random words of the caller's."""
+    """Rounds in any other mode, or with the caller's random words."""
     return float_of(by_mode(bits_of(x), read(data[0]), word))
 
 
@@ -124,7 +124,7 @@ def logarithmic_by_mode(x: Any, index: Any, data: Any, word: Any) -> Any:
 
 
 def power_of_two(x: Any, index: Any, data: Any, word: Any) -> Any:
-    """E8M0."""
+    """Rounds to E8M0."""
     settings, p = data  # p: patterns of an overflow and of infinity
     return power_of(bits_of64(float64(x)), mode64(settings), p[0], p[1], word)
 

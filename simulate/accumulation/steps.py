@@ -91,14 +91,14 @@ add: Any = KernelPart()
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def add_once(x: Any, y: Any, f: Any) -> Any:
-    """Rounded once."""
+    """Rounds once."""
     total, error = two_sum(x, y)
     return nearest(_odd(total, error, f[1]), f)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def add_twice(x: Any, y: Any, f: Any) -> Any:
-    """Rounded to the carrier first: see :func:`~roundoff.simulate.accumulation.choice.choose`."""
+    """Rounds to the carrier first: see :func:`~roundoff.simulate.accumulation.choice.choose`."""
     return nearest(bits_of(x + y), f)
 
 
@@ -147,19 +147,19 @@ def add_rounded_only(z: Any, x: Any, y: Any, q: Any, _p: Any) -> Any:
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def add_summand(z: Any, _x: Any, y: Any, _q: Any, p: Any) -> Any:
-    """Rounded once; where ``x`` is 1."""
+    """Rounds once; where ``x`` is 1."""
     return add_once(z, y, p)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def fused_exact(z: Any, x: Any, y: Any, _q: Any, p: Any) -> Any:
-    """Rounded once; for numbers with a product that the carrier holds."""
+    """Rounds once; for numbers with a product that the carrier represents."""
     return add_once(z, x * y, p)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def fused_ordinary(z: Any, x: Any, y: Any, _q: Any, p: Any) -> Any:
-    """Rounded once; for numbers with a product error that the carrier, float64, holds."""
+    """Rounds once; for numbers with a product error that the carrier, float64, represents."""
     total, error = multiply_add64(x, y, z)
     plain = x * y + z
     bits = odd64(total, error, p[1])
@@ -169,7 +169,7 @@ def fused_ordinary(z: Any, x: Any, y: Any, _q: Any, p: Any) -> Any:
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def fused_anywhere(z: Any, x: Any, y: Any, _q: Any, p: Any) -> Any:
-    """Rounded once; of any numbers, in float64."""
+    """Rounds once; for any numbers, in float64."""
     return nearest(multiply_add_anywhere64(x, y, z) if p[1] != unsigned(0) else bits_of64(fma64(x, y, z)), p)
 
 
@@ -181,7 +181,7 @@ step: Any = KernelPart()
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def plain_step(sums: Any, _lost: Any, i: Any, x: Any, y: Any, q: Any, p: Any) -> None:
-    """The sum is all there is."""
+    """Adds a product to the sum, without a correction."""
     sums[i] = add_product(sums[i], x, y, q, p)
 
 

@@ -125,7 +125,7 @@ def in_float32(*operations: str) -> Iterator[None]:
 
     TF32 rounds operands to 10 significand bits. PyTorch allows it for convolutions and recurrent layers unless set
     otherwise, and for matrix products if a program says so (``torch.set_float32_matmul_precision("high")``).
-    PyTorch's settings (``fp32_precision``) are then what they were; a later ``torch.backends.fp32_precision = ...`` no
+    PyTorch's settings (``fp32_precision``) are then restored; a later ``torch.backends.fp32_precision = ...`` no
     longer reaches settings that were TF32. Other threads that multiply meanwhile also do it in float32.
 
     Args:

@@ -307,7 +307,7 @@ class Comparison:
         return self._suspect(i, j, f"operand {number + 1} has other values, {origin}")
 
     def _suspect_region(self, *only: list[int]) -> _State:
-        """Notes a part of the program in which the runs have different operations."""
+        """Notes a part of the program with different operations in the two runs."""
         names = [
             ", ".join(dict.fromkeys(trace[k].name for k in part)) or "nothing"
             for trace, part in zip(self._runs, only, strict=True)

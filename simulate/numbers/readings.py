@@ -216,7 +216,7 @@ class Readings:
 
 
 def _accept_numbers(make: Any) -> Any:
-    """Makes ``torch.tensor`` also accept a traced number, for which it returns a tensor as the eager function does."""
+    """Makes ``torch.tensor`` also accept a traced number; it then returns a tensor like the eager function."""
 
     def tensor(data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
         number = number_of(data)

@@ -79,7 +79,7 @@ def by_mode(bits: Any, q: Any, word: Any) -> Any:
 
 
 def fixed(source: Patterns, target: Patterns, n: Int, p: Patterns) -> None:
-    """Any mode but stochastic."""
+    """Rounds in any mode except stochastic."""
     q = read(p)
     for i in range(n):
         target[i] = by_mode(source[i], q, uint32(0))
@@ -105,7 +105,7 @@ def hashed(source: Patterns, target: Patterns, n: Int, p: Patterns, first: Int, 
 
 
 def given(source: Patterns, target: Patterns, n: Int, p: Patterns, words: Words) -> None:
-    """Any format, with the random words at ``words``."""
+    """Rounds to any format, with the random words at ``words``."""
     q = read(p)
     for i in range(n):
         target[i] = by_mode(source[i], q, words[i])

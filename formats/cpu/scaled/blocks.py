@@ -2,8 +2,8 @@
 
 See :mod:`.blocks_nearest`, which is faster and can only round float32 to nearest-even; here the shared
 tail rounds. The scale of a block follows from its largest magnitude: a power of two, or NVFP4's scale. It is
-(before, after, smallest, largest): numbers are divided or multiplied by the first, rounded to elements whose smallest
-normal one has the biased exponent ``smallest`` and whose largest is ``largest``, and multiplied by the second.
+(before, after, smallest, largest): numbers are divided or multiplied by ``before``, rounded to elements from the biased
+exponent ``smallest`` (of the smallest normal element) to ``largest``, and multiplied by ``after``.
 """
 
 from __future__ import annotations
