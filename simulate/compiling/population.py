@@ -83,7 +83,7 @@ class PopulationStep:
         program = self._program(leaves, spec)
         program.check(leaves)
         assert self._formats is not None
-        places = [simulation.place for simulation in self._simulations if simulation is not None]
+        places = [simulation.place for simulation in self._simulations if simulation is not None]  # before it counts
         results = program.run([*([torch.stack(places)] if places else []), *self._formats, *leaves])
         for simulation in self._simulations:
             if simulation is not None:

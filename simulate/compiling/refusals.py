@@ -22,13 +22,13 @@ class OtherBitsError(FormatError):
 
 def is_of_the_step(error: Exception) -> bool:
     """Whether the step itself has raised an error, which PyTorch's C++ does only with these two."""
-    origin = traceback.extract_tb(error.__traceback__)[-1].filename
+    origin = traceback.extract_tb(error.__traceback__)[-1].filename  # the innermost frame
     return not isinstance(error, (RuntimeError, TypeError)) and is_users(origin)
 
 
 def why_untraceable(error: Exception) -> str:
     """Explains a PyTorch error that a step raised while it was traced."""
-    if "to FakeTensors" in str(error):
+    if "to FakeTensors" in str(error):  # a tensor with values among stand-ins
         return (
             f"the step uses a tensor{_place(error)} that is not among its arguments and was not found around it; pass"
             f" it as an argument, or {HOW}"
@@ -71,6 +71,7 @@ def last_words(error: Exception) -> str:
             return f"{signal.Signals(-cause.returncode).name} has ended it"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    # A compiler's output is long, and its last error line is the most specific.
     lines = [line.strip() for line in str(error).splitlines() if "error" in line.lower()]
     return (lines or [f"{type(error).__name__}: {_first_line(error)}"])[-1][:200]
 

@@ -68,7 +68,7 @@ class Slots:
             value = slot.value
             before = items_of(value, self._kind)
             after = [next(rest) for _ in before]
-            if any(x is not y for x, y in zip(before, after, strict=True)):
+            if any(x is not y for x, y in zip(before, after, strict=True)):  # a tuple stays the same object if possible
                 slot.put(_fill_slots(value, self._kind, iter(after)))
 
     @contextmanager
@@ -96,4 +96,4 @@ def _fill_slots(value: Any, kind: Any, others: Iterator[Any]) -> Any:
     if not isinstance(value, tuple):
         return value
     items = [_fill_slots(item, kind, others) for item in value]
-    return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return type(value)(*items) if hasattr(value, "_fields") else tuple(items)  # a named tuple takes them one by one

@@ -63,7 +63,7 @@ class Memory:
         """Forgets freed storages."""
         while self._freed:
             stored = self._freed.popleft()
-            if self._storages.get(stored.key) is stored:
+            if self._storages.get(stored.key) is stored:  # else the address has been given to new memory
                 del self._storages[stored.key]
                 self.live_bits -= stored.bits if stored.lives else 0
 

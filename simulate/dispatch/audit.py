@@ -62,7 +62,7 @@ class Audit:
         return as_html("\n".join(self._totals()), self.table, *self._unused())
 
     def _totals(self) -> list[str]:
-        totals = self.table.groupby("treatment", sort=False)["calls"].sum().sort_values(ascending=False)
+        totals = self.table.groupby("treatment", sort=False)["calls"].sum().sort_values(ascending=False)  # most first
         return [f"{count} calls {treatment}" for treatment, count in totals.items()]
 
     def _unused(self) -> list[str]:

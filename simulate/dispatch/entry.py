@@ -106,7 +106,7 @@ def simulate(
         "rounding": rounding, "accumulate": accumulate, "granularity": granularity, "scalars": scalars,
         "islands": islands, "finfo": finfo, "whole": whole, "random_bits": random_bits,
     }  # fmt: skip
-    note = mistaken(format) if isinstance(format, str) else None
+    note = mistaken(format) if isinstance(format, str) else None  # the user may mean another format
     if note:
         warnings.warn(note, UserWarning, stacklevel=2)
     changes: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}

@@ -60,7 +60,7 @@ class NamedBlocks:
         self._functions.enter()
         try:
             self._simulation.enter_block(frame)
-        except BaseException:
+        except BaseException:  # nothing stays replaced if the simulation refuses
             self._functions.leave()
             raise
         if self._waiting:

@@ -54,6 +54,7 @@ class Loops:
     def _loop(
         self, fmt: Format, rounding: Rounding, dtype: torch.dtype, in_place: bool, strided: bool
     ) -> LoopAddresses | None:
+        # A format of the user has no loop, and one that needs float64 cannot be rounded to in float32.
         if not isinstance(fmt, Family) or (dtype == torch.float32 and fmt.carrier == torch.float64):
             return None
         key = (fmt, rounding, dtype, strided)

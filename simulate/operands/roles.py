@@ -89,6 +89,7 @@ class MultipliedOperands:
         roles = {name: self._role_in_backward(x) for name, x in operands.items()}
         if Role.WEIGHTS in roles.values():
             return KnownOperands(roles, Product.GRAD_INPUT)
+        # Without a weight among its operands, it is the gradient of one if the activation was multiplied with one.
         activations = [x for name, x in operands.items() if roles[name] == Role.ACTIVATIONS]
         marks = [self._marks.of(x) for x in activations]
         weighted = any(bits & Mark.WEIGHTED or not bits & Mark.ACTIVATION for bits in marks)
@@ -100,7 +101,7 @@ class MultipliedOperands:
         if not certainties:
             return []
         surest = [name for name, certainty in certainties.items() if certainty == min(certainties.values())]
-        if certainties[surest[0]] == Certainty.PERHAPS and len(surest) == len(operands):
+        if certainties[surest[0]] == Certainty.PERHAPS and len(surest) == len(operands):  # none is surer than another
             return []
         # Of a network's parameter and another tensor that requires a gradient, the parameter is the weight.
         registered = [name for name in surest if isinstance(_base(operands[name]), torch.nn.Parameter)]

@@ -31,7 +31,7 @@ def _convolution_backward(
         axes = of_input_gradient(transposed=transposed, groups=groups)
         factors = see("grad_output", gradient, axes["grad_output"]), x, see("weight", weight, axes["weight"])
         results[0] = compute([*factors, *rest, [True, False, False]])[0]
-    if mask[1] or mask[2]:
+    if mask[1] or mask[2]:  # the bias has the gradient rounded for the weight
         seen_gradient = see("grad_output", gradient, OVER_POSITIONS)
         factors = seen_gradient, see("input", x, OVER_POSITIONS) if mask[1] else x, weight
         _, *results[1:] = compute([*factors, *rest, [False, mask[1], mask[2]]])

@@ -34,6 +34,7 @@ def decorated(function: _F, block: Callable[[], AbstractContextManager[Any]], na
 
 
 def _decorated(function: Any, block: Callable[[], AbstractContextManager[Any]]) -> Any:
+    # The body of a generator or coroutine runs after the call has returned, when a plain wrapper has left the block.
     if isgeneratorfunction(function):
 
         @wraps(function)

@@ -79,13 +79,13 @@ class NamedFunctions:
         bound = isinstance(plain, (staticmethod, classmethod))
         wrapped: Any = decorated(plain.__func__ if bound else plain, enter_block, "exact_in or only_in")
         wrapped = type(plain)(wrapped) if bound else wrapped
-        is_own = attribute in vars(owner)
+        is_inherited = attribute not in vars(owner)  # then the end deletes the attribute, instead of copying it down
         setattr(owner, attribute, wrapped)
-        self._replacements.append(_Replacement(owner, attribute, plain if is_own else None, wrapped))
+        self._replacements.append(_Replacement(owner, attribute, None if is_inherited else plain, wrapped))
 
     def _restore(self) -> None:
         for owner, attribute, plain, wrapped in reversed(self._replacements):
-            if getattr_static(owner, attribute, None) is not wrapped:
+            if getattr_static(owner, attribute, None) is not wrapped:  # others have replaced it meanwhile
                 continue
             if plain is None:
                 delattr(owner, attribute)

@@ -81,7 +81,7 @@ class Measure:
             return logged[self.name]
         words = r"\s+".join(map(re.escape, self.name.split()))
         pattern = rf"(?<![\w.-]){words}(?!\w){_BETWEEN}(?P<number>{_NUMBER})(?P<percent>\s?%)?"
-        matches = list(re.finditer(pattern, output, re.IGNORECASE))
+        matches = list(re.finditer(pattern, output, re.IGNORECASE))  # the last one counts
         return _value(matches[-1]["number"], matches[-1]["percent"]) if matches else None
 
     def describe(self, number: float) -> str:

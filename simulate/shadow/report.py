@@ -82,7 +82,7 @@ class ShadowReport:
         total = table[["calls", *_COUNTS]].sum()
         lines: list[str | pd.DataFrame] = [f"shadow run in float64: {total['calls']} operations at {len(table)} places"]
         lines.append(f"{total['overflowed']} numbers overflowed, {total['lost']} are not finite that should be")
-        shown = table[(table["added_rms"] > 0) | (table["overflowed"] > 0)]
+        shown = table[(table["added_rms"] > 0) | (table["overflowed"] > 0)]  # others add no error
         if len(shown):
             lines += ["where error is added:", shown[_SHOWN]]
         amplified = self.by_amplification()

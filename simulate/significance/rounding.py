@@ -112,6 +112,7 @@ class RandomRounding(Watcher):
             return wide
         words = random_words(self._draw(), wide)
         info = torch.finfo(x.dtype)
+        # Subnormal numbers have the ulp of the smallest normal one.
         exponent = (torch.frexp(wide).exponent - 1).clamp(min=math.frexp(info.tiny)[1] - 1)
         ulp = torch.ldexp(torch.full_like(wide, info.eps), exponent)
         return torch.where(wide == 0, wide, wide + ulp * (words.double() / 2**32 - 0.5))
@@ -131,7 +132,7 @@ class RandomRounding(Watcher):
             rounded = where(goes_up, round(exact, fmt, rounding="up"), round(exact, fmt, rounding="down"))
         else:
             rounded = exact
-        x.copy_(rounded)
+        x.copy_(rounded)  # to nearest, if the value is not of the dtype yet
 
     def _draw(self) -> RandomBits:
         self._number += 1

@@ -63,7 +63,7 @@ class Cancellations:
         a, b = (x.detach().double() for x in operands)
         on_grid = [(x != 0) & (round(x, fmt) == x) for x in (a, b)]
         larger = torch.maximum(a.abs(), b.abs())
-        exponent = (torch.frexp(larger).exponent - 1).clamp(min=fmt.emin)
+        exponent = (torch.frexp(larger).exponent - 1).clamp(min=fmt.emin)  # subnormals have the ulp of 2^emin
         ulp = torch.ldexp(torch.ones_like(larger), exponent - fmt.significand_bits)
         both_on_grid = on_grid[0] & on_grid[1] & larger.isfinite()
         counts = self._counts.setdefault((call.place.role, call.place.operation, here()), [0, 0])

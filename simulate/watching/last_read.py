@@ -88,7 +88,7 @@ def _wrap_test(kernel: Callable[..., Any], name: str, watchers: Callable[[], Seq
             compares_infinity = isinstance(args[1], float) and args[1] == math.inf
             if not compares_infinity and args[1] is not x:
                 return result
-            all_finite = (name == "ne") == compares_infinity
+            all_finite = (name == "ne") == compares_infinity  # true for every element if all are finite
         else:
             all_finite = False
         if x.dtype.is_floating_point and in_memory(x) and in_memory(result):

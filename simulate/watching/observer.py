@@ -69,7 +69,7 @@ class Observer(Watcher):
         """Counts one call, and the additions that changed nothing."""
         counts: list[tuple[Any, Any]] = []
         if token is not None:
-            result_tensors = call.args[0] if result is None else result
+            result_tensors = call.args[0] if result is None else result  # operations on lists in place return None
             results = [result_tensors] if isinstance(result_tensors, torch.Tensor) else result_tensors
             counts = token.counts(results)
         with self._lock:

@@ -78,6 +78,7 @@ class LayoutMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             return result
         if not outputs(func).results or torch.Tag.nondeterministic_seeded in func.tags:
             return result  # only results that are new and not random have a layout that the operation chooses
+        # Runs the kernel on the CPU, whatever the device; what cannot be a key of the cache is left to PyTorch.
         named = {name: x for name, x in (kwargs or {}).items() if name not in ("device", "pin_memory")}
         leaves, structure = tree_flatten((tuple(args), named))
         operands = tuple(_fake_layout(x, func) if isinstance(x, torch.Tensor) else x for x in leaves)
@@ -108,7 +109,7 @@ class LayoutMode(FakeTensorMode):  # type: ignore[no-untyped-call]
                 return x
             return FakeTensor(self, torch.empty_strided(x.shape, stride, dtype=x.dtype, device="meta"), x.device)
 
-        if len(flat) != len(strides):
+        if len(flat) != len(strides):  # a list of a length that depends on data
             return result
         with _disable_current_modes():
             return tree_unflatten([laid(x, stride) for x, stride in zip(flat, strides, strict=True)], structure)

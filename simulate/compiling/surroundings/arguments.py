@@ -40,6 +40,7 @@ class Arguments(NamedTuple):
         leaves, spec = tree_flatten(nested)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         others = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
+        # Modules and optimizers are looked into, so only their type is a constant.
         holders = tuple([leaf for leaf in others if isinstance(leaf, _HOLDERS)])
         constants = tuple([type(leaf) if isinstance(leaf, _HOLDERS) else identity(leaf) for leaf in others])
         return cls(leaves, spec, tensors, holders, (spec, constants, kinds(tensors)))
@@ -126,7 +127,7 @@ def check_shared(tensors: Sequence[torch.Tensor], written: Collection[int]) -> N
     """Refuses arguments that share memory, with one another or within themselves, if they are written to."""
     owners: dict[int, int] = {}
     for i, x in enumerate(tensors):
-        j = owners.setdefault(x.untyped_storage().data_ptr(), i)
+        j = owners.setdefault(x.untyped_storage().data_ptr(), i)  # the first tensor with this memory
         if j != i and (i in written or j in written) and x.numel():
             raise FormatError(
                 f"tensors {j} and {i} of the arguments of a compiled step share memory, and the step writes to one"

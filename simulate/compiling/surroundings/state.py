@@ -63,5 +63,6 @@ class SurroundingsState(NamedTuple):
             for number, new in effects.gradients:
                 self.tensors[number].grad = None if new is None else new_tensors[new]
             if effects.places:
+                # All places at once: one may be a tuple of several tensors, which is replaced as a whole.
                 pairs = zip(self.findings.tensors.read(), effects.places, strict=True)
                 self.findings.tensors.put([x if new is None else new_tensors[new] for x, new in pairs])
