@@ -124,7 +124,7 @@ class Weights:
             return
         if certainty is None:  # data in the memory of a weight
             for x in _float_tensors(written):
-                if self._marks.of(x) & Mark.BUFFER:  # a buffer that the forward pass changes, such as a mean
+                if self._marks.of(x) & Mark.BUFFER:  # a buffer that the forward pass changes
                     self._marks.add(x, Mark.DATA)
                 self._marks.remove(x, Mark.WEIGHTS | Mark.NOISE)
             return

@@ -145,7 +145,7 @@ def run_wide(
     mapped = {name: wide(x, name) for name, x in named}
     positional = [mapped[name] for name, _ in zip(arguments, args, strict=False)]
     keywords = {name: mapped[name] for name in kwargs}
-    if traits.lifts:  # the result is a copy of its operand
+    if traits.lifts:  # the operation only hands over its operand
         return list(tensors_in(positional))
     return outcomes(operation, positional, keywords, operation(*positional, **keywords))
 

@@ -81,7 +81,6 @@ _MOVES = frozenset(
     ]
 )  # fmt: skip
 _COMPARISONS = frozenset(["eq", "ge", "gt", "isfinite", "isinf", "isnan", "le", "lt", "ne", "sign"])
-# Formats round by integer operations on bit patterns, which are exact.
 _OF_BITS = frozenset(["logical_and", "logical_not", "logical_or", "roundoff::round_float"])
 _ROUNDED_ONCE = frozenset(
     [
@@ -201,7 +200,7 @@ def _is_floating(node: Node) -> bool:
     return any(x.dtype.is_floating_point for x in _values_of(node))
 
 
-_KEEPING_SIGNS = {"amax", "amin", "clone", "roundoff::round_float", "_to_copy"}  # no -0 without one in the operand
+_KEEPING_SIGNS = {"amax", "amin", "clone", "roundoff::round_float", "_to_copy"}  # nonnegative values stay nonnegative
 
 _ONLY_ON_CPU: dict[str, Callable[[Node], bool]] = {
     "add": _a_sum, "sub": _a_sum, "rsub": _a_sum, "addcdiv": _fused_elementwise,

@@ -104,7 +104,7 @@ class StandIns:
             if x.grad is not self._gradients.get(number):
                 new = None if x.grad is None else _number_among(new_tensors, x.grad, "a gradient")
                 gradients.append((number, new))
-            x.grad = None  # the stand-in may be an argument, and a program leaves no gradients in arguments
+            x.grad = None  # recorded above; `check_kept` refuses the remaining ones, of arguments
         places = places if any(new is not None for new in places) else []
         return StepEffects(places, gradients, len(new_tensors)), new_tensors
 
