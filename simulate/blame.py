@@ -27,7 +27,7 @@ HIGH = "fp32"
 
 Over = Literal["operation", "module", "role", "part"]
 
-_WIDE_EXPONENT = 8
+_WIDE_EXPONENT = 8  # float32's
 _WIDEST = {8: 10, 11: 48}  # significand bits tried, by the carrier's exponent bits
 
 
@@ -301,6 +301,7 @@ class _ProgramTrials(Trials):
 
     def _loses_finiteness(self, policy: Policy, *, leave_moves: bool) -> bool:
         """Whether a run of the program, which ends in an error, has computed an infinity or NaN."""
+        # Runs it again, observed, which takes several times as long: only runs that raise a vague error need it.
         self.count += 1
         simulation = Simulation(policy, seed=self._seed, observe=True, warn_unused=False, leave_moves=leave_moves)
         with suppress(Exception), simulation:

@@ -256,7 +256,7 @@ class CountedSteps(NamedTuple):
         """
         shares = [0.0]
         for name, end in reference.end.items():
-            values, distance = self.end[name], float((end - reference.begin[name]).norm())
+            values, distance = self.end[name], float((end - reference.begin[name]).norm())  # how far it has learned
             deviation = float((values - end).norm())
             if not math.isfinite(deviation):
                 return math.inf

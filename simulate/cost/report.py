@@ -92,7 +92,7 @@ class Cost:
         # Operations, a row for each place, with the sums of its products
         macs_by_place: Counter[tuple[str, ...]] = Counter()
         bit_operations: Counter[tuple[str, ...]] = Counter()
-        for row in rows:
+        for row in rows:  # place in front, counts at the end
             macs_by_place[row[:3]] += row[-2]
             bit_operations[row[:3]] += row[-1]
         table_rows = []

@@ -90,12 +90,9 @@ class NarrowCall:
     """
 
     def __init__(
-        self,
-        plan: OperationPlan,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
+        self, plan: OperationPlan, args: Sequence[Any], kwargs: Mapping[str, Any],
         cache: dict[Any, list[torch.dtype | None]],
-    ) -> None:
+    ) -> None:  # fmt: skip
         assert plan.operation is not None
         self._plan, self._operation, self._arguments = plan, plan.operation, (args, kwargs)
         written = [args[i] if i < len(args) else kwargs.get(name) for i, name in plan.outputs.written]

@@ -131,21 +131,11 @@ class OperationPlan:
     )  # fmt: skip
 
     def __init__(
-        self,
-        policy: Policy,
-        operation: Operation | None,
-        role: str,
-        module: str,
-        draw: DrawAt,
-        *,
-        stored: Rounder,
-        changes: ChangedMeasures | None = None,
-        integers: Integers | None = None,
-        readers: Callable[[], Sequence[LastRead]] = tuple,
-        fast_products: bool = False,
-        narrow_products: bool = False,
+        self, policy: Policy, operation: Operation | None, role: str, module: str, draw: DrawAt, *, stored: Rounder,
+        changes: ChangedMeasures | None = None, integers: Integers | None = None,
+        readers: Callable[[], Sequence[LastRead]] = tuple, fast_products: bool = False, narrow_products: bool = False,
         is_island: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.is_island = is_island
         self.outcome = OperationOutcome()
         notes = changes, integers, readers, stored
@@ -153,16 +143,10 @@ class OperationPlan:
         self.__class__ = _DecidedPlan  # noqa: PLE0237  __class__ needs no slot
 
     def _decide(
-        self,
-        policy: Policy,
-        operation: Operation | None,
-        role: str,
-        module: str,
-        draw: DrawAt,
+        self, policy: Policy, operation: Operation | None, role: str, module: str, draw: DrawAt,
         notes: tuple[ChangedMeasures | None, Integers | None, Callable[[], Sequence[LastRead]], Rounder],
-        fast_products: bool,
-        narrow_products: bool,
-    ) -> None:
+        fast_products: bool, narrow_products: bool,
+    ) -> None:  # fmt: skip
         changes, integers, readers, stored = notes
         # Identity and arithmetic
         name = _name_of(operation)

@@ -48,12 +48,9 @@ class Results:
     """
 
     def __init__(
-        self,
-        draws: Draws,
-        watchers: Sequence[Watcher],
-        changes: ChangedMeasures | None = None,
+        self, draws: Draws, watchers: Sequence[Watcher], changes: ChangedMeasures | None = None,
         integers: Integers | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._draws = draws
         self._changes, self._integers = changes, integers
         self._watchers = [watcher for watcher in watchers if watcher.sees_roundings]

@@ -74,17 +74,9 @@ class Runner:
     """
 
     def __init__(
-        self,
-        mode: TorchDispatchMode,
-        policy: Policy,
-        draws: Draws,
-        watchers: Sequence[Watcher],
-        *,
-        readers: Callable[[], Sequence[LastRead]],
-        fast_products: bool,
-        narrow_products: bool,
-        leave_moves: bool,
-    ) -> None:
+        self, mode: TorchDispatchMode, policy: Policy, draws: Draws, watchers: Sequence[Watcher], *,
+        readers: Callable[[], Sequence[LastRead]], fast_products: bool, narrow_products: bool, leave_moves: bool,
+    ) -> None:  # fmt: skip
         self._mode = mode
         self._policy, self._draws = policy, draws
         self._products: dict[str, Any] = {"fast_products": fast_products, "narrow_products": narrow_products}

@@ -111,7 +111,7 @@ class Simulation(Witness):
         if products not in ("fast", "plain"):
             raise FormatError(f'products must be "fast" or "plain", got {products!r}')
         policy = Policy.of(policy)
-        self._draws = Draws(seed, policy.random_bits)
+        self._draws = Draws(seed, policy.random_bits)  # stays when the policy changes, as the step does
         assert isinstance(policy.format, Format)
         self._initial_watchers = self.watch(policy.format, watchers, observe=observe, shadow=shadow, cost=cost)
         roots = [root] if isinstance(root, torch.nn.Module) else root
@@ -123,6 +123,7 @@ class Simulation(Witness):
         islands = Islands.EXACT in policy.settings("islands")
         functions = policy.exact_in or policy.only_in
         primitive = policy.granularity == Granularity.PRIMITIVE
+        # A policy of only a format applies to everything, so nothing in it can miss.
         has_targets = policy.rules or policy.accumulate or islands or functions or primitive
         self._warns_unused = warn_unused and bool(has_targets)
         self.presence = Presence(self)
@@ -401,7 +402,7 @@ class Simulation(Witness):
 
     def _on_step(self, optimizer: torch.optim.Optimizer, after: bool) -> None:
         """Rounds what a step of an optimizer stores, if a rule says so; called before and after each step."""
-        if at_work() is not self or this_thread.rounding:
+        if at_work() is not self or this_thread.rounding:  # hooks of optimizers are global
             return
         if after:
             for watcher in self.watchers:

@@ -162,6 +162,7 @@ class Operands:
         assert plan.operation is not None
         written = {name for _, name in plan.outputs.written}
         names = argument_names(plan.operation)
+        # Python numbers count as operands only with `scalars: rounded`.
         rounds_scalars = plan.arithmetic.scalars == "rounded" and plan.rounds
         numbers = set(number_names(plan.operation)) if rounds_scalars else set()
         named = dict(zip(names, args, strict=False)) | dict(kwargs)
@@ -235,6 +236,7 @@ class Operands:
     ) -> list[_Rounding]:
         """Returns the roundings of the operand ``x``, in order."""
         rules = plan.arithmetic.of_operands
+        # First the rule about where the operand comes from, then about its role, then `operands` of the operation
         applicable = (_last_rule(rules, self._origin(x), None), _last_rule(rules, role, product)) if rules else ()
         roundings = []
         backward = is_backward(plan.role)

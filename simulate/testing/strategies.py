@@ -56,6 +56,7 @@ def formats(
     strategies |= {f.called: _from_fields(f.kind, f.drawn) for f in FAMILIES.values() if f.drawn}
     if not families or not strategies.keys() >= set(families):
         raise FormatError(f"families must be some of {', '.join(strategies)}, got {list(families)!r}")
+    # The bounds of `FloatFormat` itself; Hypothesis would only find out while it draws.
     for name, bounds, most in (("exponent_bits", exponent_bits, 11), ("significand_bits", significand_bits, 52)):
         least = 1 if name == "exponent_bits" else 0
         if not least <= bounds[0] <= bounds[1] <= most:
