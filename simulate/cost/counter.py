@@ -114,7 +114,7 @@ class CostCounter(Watcher):
         for x in inputs:
             if id(x) not in result_ids and has_own_memory(x):
                 memory.see(x)
-        for x, elements in traffic.read:
+        for x, elements in traffic.read:  # before results are stored, which may overwrite the format of operands
             moved.read += elements
             moved.read_bits += memory.see(x).of_part(elements)
         if products is None:

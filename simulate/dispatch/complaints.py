@@ -56,7 +56,7 @@ def complaints(
         parts: the parts that the program was in.
     """
     ran = list(plans)
-    # Functions and blocks that the program never entered; rules about them get no second complaint.
+    # Functions and blocks that the program never entered, each once; rules about them get no second complaint.
     missed = {pattern for pattern in policy.within if not any(fits(name, [pattern]) for name in parts.entered)}
     out_of_reach = [rule for rule in policy.rules if rule.parts and missed.issuperset(rule.parts)]
     unmet = dict.fromkeys(pattern for rule in out_of_reach for pattern in rule.parts)
@@ -103,7 +103,7 @@ def _rule_complaint(rule: Rule, ran: list[OperationPlan], existing: Sequence[str
     if rule.parts:
         within = _list(name for name in (split(plan.module)[0] for plan in ran) if name)
         remarks.append(f"parts of the program that operations ran in: {within or 'none'}")
-    first, *other_operations = rule.operation
+    first, *other_operations = rule.operation  # a long list would hide the rest of the message
     if len(other_operations) > _MOST_RULE_OPERATIONS:
         rule = replace(rule, operation=(f"{first} and {len(other_operations)} others",))
     return f"the rule ({rule}) of the policy matched nothing that ran; {'; '.join(remarks)}"

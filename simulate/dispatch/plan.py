@@ -255,7 +255,7 @@ class OperationPlan:
         self.multiplies = policy.tells_products_apart and self.role != Role.OPTIMIZER and is_contraction(self.name)
         rounds_scalars = a.scalars == Scalars.ROUNDED and self.rounds
         self.prepares = any((a.operands, a.of_operands, rounds_scalars, self.multiplies))
-        by_kernel = a.granularity == Granularity.KERNEL
+        by_kernel = a.granularity == Granularity.KERNEL  # else products are taken apart
         self.narrows = narrow_products and by_kernel and not self.accumulate and operation in products.MATRIX_PRODUCTS
         self.passes_on = communicates(operation) and not self.settles  # such operations only wait for results
         self.widens = (self.rounds or self.prepares or self.accumulate) and not self.passes_on
@@ -286,6 +286,7 @@ class OperationPlan:
         """Describes the treatment of its results, in words."""
         if self.outcome.taken_apart:
             return "decomposed; rounded where its arguments make it primitive" if self.outcome.rounded else "decomposed"
+        # Reasons for unrounded results, then the kind of rounding
         outputs = self.outputs
         if not outputs.results and not outputs.written and not outputs.lifts:
             return "unrounded: a view" if outputs.viewing else "unrounded: memory without values, or zeros"

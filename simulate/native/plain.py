@@ -193,6 +193,7 @@ def _only_rounds_operands(plan: PlanOfOperation, loops: Loops) -> bool:
         return not (arithmetic.scalars == "rounded" and plan.rounds)
     if arithmetic.operands is None or has_blocks(arithmetic.operands):
         return False
+    # Python numbers have no loop, and a format without one for any carrier is rounded in Python.
     if (arithmetic.scalars == "rounded" and plan.rounds) or not any(_operand_loops(plan, loops).values()):
         return False
     return not _takes_lists(plan) and meaning_of(plan.kernel) is None

@@ -363,7 +363,7 @@ class Policy:
         for rule in matched:
             if not rule.about_operands:
                 settings |= {name: getattr(rule, name) for name in SETTINGS if getattr(rule, name) is not None}
-        if isinstance(sums := settings["accumulate"], PassSums):
+        if isinstance(sums := settings["accumulate"], PassSums):  # two accumulators, one of them for this role
             settings["accumulate"] = sums.backward if role == Role.BACKWARD else sums.forward
         return Arithmetic(**settings, of_operands=tuple(of_operands)), matched
 

@@ -290,6 +290,7 @@ class Rule:
     islands: Islands | str | None = None
 
     def __post_init__(self) -> None:
+        # Patterns and roles first: the checks after them read them as tuples.
         for name in ("operation", "module", "role", "within"):
             object.__setattr__(self, name, _patterns(getattr(self, name), name))
         if self.role != ("*",):
@@ -359,7 +360,7 @@ class Rule:
 
     def matches(self, operation: str, place: str, role: str) -> bool:
         """Whether the rule applies to this operation at this place: a module, in a part of the program."""
-        part, module = split(place)
+        part, module = split(place)  # as `places.place_in` joins them
         fits_role = self.role == ("*",) or self.about_operands or role in self.role  # about operands: in any operation
         # A whole step is only meant by name: rules for all operations match the operations in it.
         if not fits_role or (operation == OPTIMIZER_STEP and self.operation == ("*",)):

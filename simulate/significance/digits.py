@@ -134,7 +134,7 @@ class DigitsReport:
         for title, rows, seeds in (("result", self.results, self.over_seeds), ("role and module", self.modules, {})):
             if rows:
                 cells = [
-                    (row.name, str(row.elements), f"{row.mean:.6g}", *map(in_words, row[3:]))
+                    (row.name, str(row.elements), f"{row.mean:.6g}", *map(in_words, row[3:]))  # the fields of digits
                     + ((in_words(seeds[row.name]) if row.name in seeds else "-",) if seeds else ())
                     for row in rows[:_SHOWN]
                 ]
@@ -275,6 +275,7 @@ def _named_values(result: Any, name: str) -> Iterator[tuple[str, np.ndarray]]:
         try:
             x = result.detach() if isinstance(result, torch.Tensor) else torch.as_tensor(result)
             x = (x if x.layout is torch.strided else x.to_dense()).cpu()
+            # Real and imaginary parts have digits of their own.
             values = (torch.view_as_real(x.resolve_conj()) if x.is_complex() else x).double().numpy()
         except (TypeError, ValueError, RuntimeError, OverflowError, NotImplementedError) as error:
             raise FormatError(f"{name} must be a number or a tensor of numbers, got {type(result).__name__}") from error

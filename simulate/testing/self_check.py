@@ -81,6 +81,7 @@ def _check_operators() -> BitCheck:
     """Checks that a simulated operator is its kernel with a rounded result."""
     differing, compared = [], 0
     generator = torch.Generator().manual_seed(0)
+    # The second is positive, for roots, logarithms and quotients.
     drawn = torch.randn(_SHAPE, generator=generator), torch.randn(_SHAPE, generator=generator).abs() + 0.1
     for name in _FORMATS:
         fmt = Format.parse(name)

@@ -150,7 +150,7 @@ class Counter:
         """Adds the counts of other devices to ``counts``, ``extremes`` and ``histogram``; waits for them."""
         for counts in self._device_counts.values():
             numbers = np.array(counts.read())
-            extremes = numbers[6:8].astype(self._bits).view(self.extremes.dtype)
+            extremes = numbers[6:8].astype(self._bits).view(self.extremes.dtype)  # from bit patterns
             self.counts += numbers[:6]
             self.extremes[:] = min(self.extremes[0], extremes[0]), max(self.extremes[1], extremes[1])
             self.histogram[0] += numbers[8:]

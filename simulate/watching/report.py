@@ -40,7 +40,7 @@ class Tally:
         """Returns all counts by name."""
         counters = self.counters.values()
         sums = {"calls": self.calls, "results": sum(counter.results for counter in counters)}
-        for position, name in enumerate(COUNTED):
+        for position, name in enumerate(COUNTED):  # over carriers and formats at this place
             sums[name] = sum(int(counter.counts[position]) for counter in counters)
         sums |= {"additions": int(self.additions), "absorbed": int(self.absorbed), "unrounded": self.unrounded}
         return {name: number + self.earlier.get(name, 0) for name, number in sums.items()}
