@@ -190,7 +190,7 @@ class CompiledStep(Generic[_P, _R]):
     def _find_program(self, call: _Call) -> tuple[CompiledProgram, list[torch.Tensor]] | None:
         """Finds or compiles the program for a call, and its inputs; None if the step must run eagerly."""
         arguments, state, tensors = call
-        if self._formats is None:
+        if self._formats is None:  # made at the first call, for the dtype and the device of its tensors
             if not tensors:
                 raise FormatError("a step to compile takes tensors as arguments, or finds some around it; got none")
             dtypes = [x.dtype for x in tensors if x.dtype in (torch.float32, torch.float64)]
@@ -281,6 +281,7 @@ class CompiledStep(Generic[_P, _R]):
     def _can_run_eagerly(self, error: FormatError, state: SurroundingsState | None) -> bool:
         """Whether a step that could not be traced can run eagerly, in this call or from now on."""
         has_numbers = state is not None and bool(state.numbers())
+        # An operation on a learning rate that no program can repeat: rates are constants from now on.
         if isinstance(error, NumberError) and has_numbers and self._surroundings is not None:
             self._surroundings.take_numbers_for_constants()
             return True

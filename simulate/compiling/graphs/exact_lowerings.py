@@ -264,6 +264,7 @@ def _pointwise(body: Callable[..., Any]) -> Callable[..., Any]:
 
     def lower(*operands: Any, **numbers: Any) -> Any:
         tensors = [x for x in operands if isinstance(x, ir.IRNode)]
+        # A tensor without axes does not decide the dtype, unless there are only such.
         dtype = max((x.get_dtype() for x in tensors if x.get_size()), key=lambda t: t.itemsize, default=None)
         dtype = dtype or tensors[0].get_dtype()
         converted = [lowering.to_dtype(x, dtype) for x in operands]

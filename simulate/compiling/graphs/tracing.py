@@ -258,7 +258,7 @@ def trace(
     except (RoundoffError, NewStateError):
         raise
     except Exception as error:
-        if is_of_the_step(error):
+        if is_of_the_step(error):  # as it would be raised eagerly
             raise
         raise FormatError(why_untraceable(error)) from error
     with _lazily_written():

@@ -104,6 +104,7 @@ def is_written(node: Node) -> bool:
     tensors = [x for value in (node, *node.all_input_nodes) for x in _values_of(value)]
     devices = {x.device.type for x in tensors}
     name = name_of(node)
+    # Where it runs, whether rounding takes part, whether the list has it, and whether this call is allowed
     if devices != {"cuda"} and not devices <= {"cpu"}:  # such as a number of the CPU with a tensor of CUDA
         return False
     inexact = {x.dtype for x in tensors if x.dtype.is_floating_point or x.dtype.is_complex}
@@ -156,6 +157,7 @@ def _is_never_minus_zero(node: Node) -> bool:
     if node.op != "call_function" or not hasattr(node.target, "overloadpacket"):
         return False
     name = name_of(node)
+    # Nonnegative results, and operations on them that keep them so.
     return name in ("abs", "exp") or (name in VIEWS | _KEEPING_SIGNS and _is_never_minus_zero(node.all_input_nodes[0]))
 
 
