@@ -151,18 +151,8 @@ class _Header:
             f"static void policy_outputs(const float *observation, float *outputs)\n{{\n{calls}\n}}\n"
         )
         sizes = math.prod(policy.observation_shape), math.prod(shape), policy.action_size
-        return "\n".join(
-            [
-                self._comment(),
-                _PARTS["BEGINNING"],
-                self._declarations(*sizes),
-                *self._data,
-                *functions,
-                outputs,
-                _PARTS[f"ACT_{decision.name}"],
-                _PARTS["ENDING"],
-            ]
-        )
+        head = [self._comment(), _PARTS["BEGINNING"], self._declarations(*sizes)]
+        return "\n".join([*head, *self._data, *functions, outputs, _PARTS[f"ACT_{decision.name}"], _PARTS["ENDING"]])
 
     def _layer(
         self, layer: Layer, encoded: Any, source: str, shape: tuple[int, ...], *kept: str

@@ -1,4 +1,4 @@
-"""Rounds observations, actions and rewards to the run's format and stores them, each kind in its way."""
+"""Rounds observations, actions and rewards to the run's format and stores them, by the kind of observations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Intake(ABC):
 
     def __init__(self, fmt: Format, dtype: torch.dtype, device: torch.device) -> None:
         self.format = fmt
-        self._by_pytorch = str(fmt) in ("fp32", "fp64")  # PyTorch rounds to these, in a fifth of the time
+        self._by_pytorch = str(fmt) in ("fp32", "fp64")  # PyTorch rounds to these in a fifth of the time.
         self.dtype = dtype
         self.device = device
 
@@ -65,7 +65,7 @@ class Intake(ABC):
         """Takes the first observation of an episode of a training environment, given its number."""
 
     def forget(self, group: int) -> None:  # noqa: B027  most intakes have nothing to drop
-        """Drops the transitions under way in a group: its episodes were interrupted."""
+        """Drops the pending transitions of a group, after an interruption of its episodes."""
 
     @abstractmethod
     def rows(self, observations: torch.Tensor, sample: Sample) -> Sequence[Any] | torch.Tensor:
@@ -117,11 +117,11 @@ class StateIntake(Intake):
     def rows(self, observations: torch.Tensor, sample: Sample) -> torch.Tensor:
         """Returns the transitions, (n, 2 observation + action + 2)."""
         steps = sample.steps
-        if steps.next_observations.dtype == np.uint8:
+        if steps.next_observations.dtype == np.uint8:  # Images go to the device as bytes, and are rounded there.
             outcomes = self.to_format(np.column_stack((steps.rewards, steps.discounts)))
             actions, next_observations = self.to_format(sample.actions), self.perceive(steps.next_observations)
             return torch.cat((observations, actions, next_observations, outcomes), dim=1)
-        normalized = self._normalized(steps.next_observations)
+        normalized = self._normalized(steps.next_observations)  # In float64, before the only rounding.
         numbers = np.column_stack((sample.actions, normalized, steps.rewards, steps.discounts))
         return torch.cat((observations, self.to_format(numbers)), dim=1)
 
@@ -160,7 +160,7 @@ class PixelIntake(Intake):
     def begin(self, observation: NDArray[Any], environment: int = 0) -> None:
         """Adds the images of an episode's first observation to the buffer; repetitions of its first image only once."""
         images = torch.from_numpy(observation).view(-1, *self.image_shape)
-        first = 0
+        first = 0  # The number of repetitions: the buffer itself repeats an episode's first image.
         while first + 1 < len(images) and torch.equal(images[first], images[first + 1]):
             first += 1
         self.frames.begin(*images[first:], simulator=environment)
@@ -173,7 +173,7 @@ class PixelIntake(Intake):
         """Adds the row and the newest image, and the first one of the next episode."""
         steps, environment = sample.steps, sample.first + i
         self.add(row, torch.from_numpy(steps.next_observations[i]).view(-1, *self.image_shape)[-1], environment)
-        if steps.last[i]:
+        if steps.last[i]:  # The observation is already of the next episode.
             self.begin(steps.observations[i], environment)
 
     def add(self, row: Any, image: torch.Tensor, environment: int) -> None:
@@ -197,15 +197,8 @@ def make_intake(
     if sizes.observation_dtype is not np.uint8:
         capacity, planes = min(config.replay_capacity, config.transitions), sizes.observation_dtype is np.bool_
         weighed = has_importance_weights(config)
-        replay = Replay(
-            capacity,
-            sizes.observation_size,
-            sizes.action_size,
-            dtype=dtype,
-            device=device,
-            weighed=weighed,
-            planes=planes,
-        )
+        sizes_of_rows = sizes.observation_size, sizes.action_size
+        replay = Replay(capacity, *sizes_of_rows, dtype=dtype, device=device, weighed=weighed, planes=planes)
         return StateIntake(replay, fmt, dtype, device)
     if has_importance_weights(config):
         raise RunError(
@@ -213,7 +206,7 @@ def make_intake(
         )
     count, stack = config.environments, sizes.frames
     channels, *image_size = sizes.observation_shape
-    image_shape = (channels // stack, *image_size)
+    image_shape = (channels // stack, *image_size)  # An observation has the channels of all its images.
     # The shortest episodes have two images and one transition.
     capacity = min(config.replay_capacity, count * max(2 * -(-config.transitions // count), stack + n_steps))
     if capacity // count < stack + n_steps:

@@ -17,8 +17,8 @@ from .replay import Batch, Replay
 class SumTree:
     """A binary tree of sums for drawing indices in proportion to weights, in O(log n), for many at once.
 
-    Sums are in float64. Each node is always the rounded sum of its two children, whatever the order of changes, so that
-    the weights determine the tree to the bit.
+    Sums are in float64. Each node is always the rounded sum of its two children, so that the weights determine the
+    tree to the bit, independent of the order of changes.
 
     Args:
         capacity: the number of weights; initially all are 0.
@@ -27,7 +27,7 @@ class SumTree:
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._leaves = 1 << (capacity - 1).bit_length()
-        self._nodes = np.zeros(2 * self._leaves)
+        self._nodes = np.zeros(2 * self._leaves)  # As a heap: 1 is the root, i has the children 2 i and 2 i + 1.
 
     @property
     def total(self) -> float:
@@ -42,7 +42,7 @@ class SumTree:
         """Changes weights; the new ones are finite and not negative. For repeated places the last weight counts."""
         nodes = places + self._leaves
         self._nodes[nodes] = weights
-        while nodes[0] > 1:
+        while nodes[0] > 1:  # All leaves have the same depth.
             nodes = nodes >> 1
             self._nodes[nodes] = self._nodes[2 * nodes] + self._nodes[2 * nodes + 1]
 
@@ -69,7 +69,7 @@ class PrioritizedReplay:
 
     A new transition has the largest priority so far, so that it is drawn soon; the learner sets its priority after
     each update with it. For a batch the sum is divided into equal intervals, and one transition is drawn from each.
-    Weights are divided by the largest one of the batch. b rises linearly to 1 in the course of the run.
+    Weights are divided by the largest weight of the batch. b rises linearly to 1 during the run.
 
     Weights that transitions already have (``Replay``) are multiplied by these weights.
 
@@ -91,7 +91,7 @@ class PrioritizedReplay:
         self, replay: Replay | FrameReplay, importance_exponent: float, *, additions: int, fmt: Format
     ) -> None:
         self.replay = replay
-        replay.on_change = self._note
+        replay.on_change = self._set_initial_priority
         self._exponent, self._additions = importance_exponent, additions
         assert fmt.max is not None
         assert fmt.smallest is not None
@@ -107,12 +107,13 @@ class PrioritizedReplay:
         """Draws ``batch_size`` transitions, with their weights; ``generator`` is of this buffer's device."""
         uniform = torch.rand(batch_size, generator=generator, dtype=torch.float64, device=generator.device)
         total = self._tree.total
-        parts = (np.arange(batch_size) + uniform.cpu().numpy()) / batch_size * total
+        parts = (np.arange(batch_size) + uniform.cpu().numpy()) / batch_size * total  # One in each equal interval.
         self._drawn = self._tree.find(parts)
         progress = min(self.replay.added / self._additions, 1.0)
         exponent = self._exponent + (1 - self._exponent) * progress
-        weights = (len(self) * self._tree[self._drawn] / total) ** -exponent
+        weights = (len(self) * self._tree[self._drawn] / total) ** -exponent  # (n P(i))^-b
         drawn = self.replay.take(torch.from_numpy(self._drawn).to(self.replay.rows.device))
+        # Times the weights that transitions already have, in float64; rounded to the format once.
         products = torch.from_numpy(weights / weights.max())
         if isinstance(drawn, Batch) and drawn.weights.shape[1]:
             products = products * drawn.weights[:, 0].to("cpu", torch.float64)
@@ -148,6 +149,6 @@ class PrioritizedReplay:
         """The number of leading places that can contain transitions."""
         return len(self) if isinstance(self.replay, Replay) else len(self.replay.rows)
 
-    def _note(self, place: int, is_stored: bool) -> None:
+    def _set_initial_priority(self, place: int, is_stored: bool) -> None:
         """Gives a new transition the largest priority so far, and a removed one priority 0."""
         self._tree.set(np.array([place]), np.array([self._highest if is_stored else 0.0]))

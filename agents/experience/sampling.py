@@ -119,6 +119,7 @@ class LocalSampler:
         self._clip_rewards, self._reward_scale, self._normalize = clip_rewards, reward_scale, normalize
         self.turn = 0
         self._pending = [False for _ in groups]
+        # By group and environment: the actions of the current episode.
         self._actions: list[list[list[NDArray[Any]]]] = [[[] for _ in range(len(group))] for group in groups]
         self._returns = [np.zeros(len(group)) for group in groups]
 
@@ -136,6 +137,7 @@ class LocalSampler:
         starts = self._starts
         if starts is None:
             return [group.reset() for group in self._groups]
+        # ``starts`` are in the order of all environments: each group has a slice.
         counts = [len(group) for group in self._groups]
         ends = np.cumsum(counts).tolist()
         return [self._repeat(i, starts[end - n : end]) for i, (n, end) in enumerate(zip(counts, ends, strict=True))]
@@ -184,6 +186,7 @@ class LocalSampler:
         return {
             "turn": self.turn,
             "pending": list(self._pending),
+            # With a pending step, the episode of the last step counts, even if the worker has begun the next one.
             "random_states": [
                 group.random_states(stepped=pending) for group, pending in zip(self._groups, self._pending, strict=True)
             ],
@@ -204,6 +207,7 @@ class LocalSampler:
         for number, group in enumerate(self._groups):
             group.set_random_states(state["random_states"][number])
             histories = [history.numpy() for history in state["actions"][number]]
+            # The last action of a pending step is not repeated, but submitted: its outcome is the next sample.
             pending = [history[-1] for history in histories] if state["pending"][number] else []
             observations.append(self._repeat(number, [history[:-1] for history in histories] if pending else histories))
             if pending:
@@ -211,19 +215,20 @@ class LocalSampler:
         return observations
 
     def _repeat(self, number: int, histories: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """Begins episodes in a group and takes the actions of each environment; returns the observations after them."""
         group = self._groups[number]
         observations = group.reset()
         current: list[list[NDArray[Any]]] = [[] for _ in histories]
         for i in range(max(map(len, histories))):
             active = np.array([i < len(history) for history in histories])
-            filler = next(history[i] for history in histories if i < len(history))  # for environments that do not step
+            filler = next(history[i] for history in histories if i < len(history))  # For environments that do not step.
             group.submit(np.stack([history[i] if i < len(history) else filler for history in histories]), active)
             steps = group.collect()
             observations[active] = steps.observations[active]
             self._returns[number][active] += steps.rewards[active]
             for k in np.flatnonzero(active).tolist():
                 current[k].append(histories[k][i])
-                if steps.last[k]:  # only by the initial actions of ``starts``: saved episodes are unfinished
+                if steps.last[k]:  # Only by the initial actions of ``starts``: saved episodes are unfinished.
                     current[k].clear()
                     self._returns[number][k] = 0.0
         self._actions[number] = current
@@ -241,7 +246,7 @@ class LocalSampler:
     def _collect(self, number: int) -> Sample:
         steps = self._groups[number].collect()
         self._pending[number] = False
-        self._returns[number] += steps.rewards
+        self._returns[number] += steps.rewards  # Before clipping and scaling.
         histories = self._actions[number]
         actions = np.stack([history[-1] for history in histories])
         if self._clip_rewards:

@@ -1,6 +1,6 @@
-"""Networks with parameters in one flat tensor; multi-layer perceptrons among them.
+"""Networks with parameters in one flat tensor, such as multi-layer perceptrons.
 
-The last layer can give values of scaled rewards, with gradients without that scale (:func:`head`).
+The last layer can compute values of scaled rewards, with gradients without that scale (:func:`head`).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class _ScaledLayer(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         x, weight = ctx.saved_tensors
-        # The gradients are already in the format; only their type is that of the unrounded outputs.
+        # The gradients are already in the format; only their dtype is float64, like the unrounded outputs.
         gradient = _convert(gradients[0], x.dtype)
         needs_bias, needs_x, needs_weight, *_ = ctx.needs_input_grad
-        batch = gradient.ndim - 2
+        batch = gradient.ndim - 2  # The axis of the batch.
         return (
             gradient.sum(batch, keepdim=gradient.ndim > 2) if needs_bias else None,
             torch.matmul(gradient, weight.mT) if needs_x else None,
@@ -66,8 +66,8 @@ def head(
         x: (n, in) or (members, n, in).
         weight: (in, out) or (members, in, out).
         scale: A power of two. With 1 this is ``torch.addmm`` or ``torch.baddbmm``.
-        exact: Leaves the results unrounded, in float64, whatever is simulated. Sums of products of values with at most
-            11 significant bits are then exact in any order. Gradients are in the simulated arithmetic either way.
+        exact: Whether the results are unrounded, in float64, outside of any simulation. Sums of products of values with
+            at most 11 significant bits are then exact in any order. Gradients are always in the simulated arithmetic.
 
     Returns:
         (n, out) or (members, n, out). NaN and infinities propagate as in ``torch.addmm``.
@@ -86,7 +86,7 @@ class FlatNetwork(ABC):
     Args:
         shapes: the shape of every parameter, in order.
         dtype: any floating-point type; the initial weights are rounded to it.
-        device: where the parameters live.
+        device: the device of the parameters.
         generator: a CPU generator for the initial weights. They are drawn in float32 for any ``dtype``, so that runs
             with the same seed start from the same weights in every format.
 
@@ -106,7 +106,7 @@ class FlatNetwork(ABC):
         self.layers = self.views(self.flat)
         self._initialize(generator)
         self.trainable = [layer.detach().requires_grad_() for layer in self.layers]
-        self._makes_gradients = False
+        self._makes_gradients = False  # Else overwrites ``flat.grad``.
 
     @abstractmethod
     def _initialize(self, generator: torch.Generator) -> None:
@@ -147,14 +147,14 @@ class FlatNetwork(ABC):
 class MLP(FlatNetwork):
     """An ensemble of perceptrons with ReLU between their layers, computed together.
 
-    ``layers`` are, layer by layer, weights (ensemble, in, out) and biases (ensemble, 1, out). The weights begin
-    orthogonal with gain 1, the biases as 0; or both uniformly within 1 / sqrt(inputs). For the other arguments see
+    ``layers`` are, layer by layer, weights (ensemble, in, out) and biases (ensemble, 1, out). Initial weights are
+    orthogonal with gain 1, and biases 0; or both are uniform within 1 / sqrt(inputs). For the other arguments see
     :class:`FlatNetwork`.
 
     Args:
         sizes: widths of the layers: inputs, hidden ..., outputs.
         ensemble: the number of perceptrons (2 for twin critics).
-        uniform: whether weights and biases begin uniformly.
+        uniform: whether initial weights and biases are uniform.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ def initialize_perceptrons(layers: Sequence[torch.Tensor], generator: torch.Gene
     """Draws orthogonal weights for perceptrons, in place; biases do not change."""
     for weight in layers[0::2]:
         for member in weight:
-            # Orthogonal in the layout (out, in), as is usual.
+            # Orthogonal in PyTorch's layout (out, in): of a matrix that is not square, only the rows or columns are.
             transposed = torch.empty(member.mT.shape, dtype=torch.float32)
             member.copy_(torch.nn.init.orthogonal_(transposed, gain, generator=generator).mT)
 
@@ -191,7 +191,7 @@ def initialize_perceptrons(layers: Sequence[torch.Tensor], generator: torch.Gene
 def initialize_uniformly(layers: Sequence[torch.Tensor], generator: torch.Generator) -> None:
     """Draws weights and biases of perceptrons or convolutions uniformly within 1 / sqrt(inputs of an output), in place.
 
-    PyTorch's own layers begin so.
+    PyTorch's own layers have the same initial distribution.
     """
     for weight, bias in zip(layers[0::2], layers[1::2], strict=True):
         inputs = weight.shape[-2] if bias.ndim > 1 else weight[0].numel()  # (members, in, out), or (filters, ...)
@@ -212,11 +212,11 @@ def forward(
     """Computes an ensemble of perceptrons.
 
     Args:
-        layers: weights and biases as :class:`MLP` has them.
+        layers: weights and biases, in the form of :class:`MLP`.
         x: inputs (batch, in), the same for all members.
         stored: the formats of inputs, results and their gradients in memory; None: the format of the arithmetic.
         scale: the factor of outputs, but not of their gradients; see :func:`head`.
-        exact: Leaves the results of the last layer unrounded.
+        exact: Whether the results of the last layer are unrounded.
 
     Returns:
         (ensemble, batch, out); float64 if ``exact``.
@@ -234,7 +234,7 @@ def hidden_of(
     """Computes the hidden layers of an ensemble of perceptrons.
 
     Args:
-        layers: their weights and biases as :class:`MLP` has them.
+        layers: weights and biases, in the form of :class:`MLP`.
         x: inputs (ensemble, batch, in).
         activation_: maps the output of each layer, perhaps in place, to the input of the next one.
 

@@ -1,4 +1,4 @@
-"""Networks for images and other planes of numbers: convolutions, then perceptrons, which may end in several heads."""
+"""Networks for images and other planes of numbers: convolutions, then perceptrons, perhaps with several heads."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Convolution(NamedTuple):
 SMALL_NET = (Convolution(16, 3),)
 """The layers for planes of 10 x 10; Young & Tian, "MinAtar", Appendix A."""
 DQN_NET = (Convolution(32, 8, 4), Convolution(64, 4, 2, 1), Convolution(64, 3, 1, 1))
-"""Mnih et al., 2015; with the paddings of Stooke & Abbeel, Appendix A.1, that make 12 x 9 of 104 x 80."""
+"""Mnih et al., 2015; with the paddings of Stooke & Abbeel, Appendix A.1: 104 x 80 becomes 12 x 9."""
 A3C_NET = (Convolution(16, 8, 4), Convolution(32, 4, 2, 1))
-"""Mnih et al., 2016; with the paddings of Stooke & Abbeel, Appendix A.1, that make 12 x 9 of 104 x 80."""
+"""Mnih et al., 2016; with the paddings of Stooke & Abbeel, Appendix A.1: 104 x 80 becomes 12 x 9."""
 
-_SMALL = 32
+_SMALL = 32  # Pixels; between MinAtar's 10 and Atari's 80.
 
 
 def convolutions_for(shape: Sequence[int], large: Sequence[Convolution] = DQN_NET) -> tuple[Convolution, ...]:
     """Returns the convolutions for observations of a shape.
 
     Args:
-        shape: (n,) of vectors, or (planes, height, width).
+        shape: (n,) for vectors, or (planes, height, width).
         large: the convolutions for images.
 
     Returns:
@@ -53,7 +53,7 @@ def convolved_shape(convolutions: Sequence[Convolution], shape: Sequence[int]) -
     """Returns the shape of the results of convolutions of (planes, height, width): (filters, height, width).
 
     Raises:
-        ValueError: the planes are too small for them.
+        ValueError: the planes are too small for the convolutions.
     """
     planes, *sides = shape
     for filters, size, stride, padding in convolutions:
@@ -63,12 +63,12 @@ def convolved_shape(convolutions: Sequence[Convolution], shape: Sequence[int]) -
                 f" {', '.join(f'{c.size} x {c.size}' for c in convolutions)}"
             )
         planes = filters
-        sides = [(side + 2 * padding - size) // stride + 1 for side in sides]
+        sides = [(side + 2 * padding - size) // stride + 1 for side in sides]  # As in ``torch.nn.Conv2d``.
     return planes, sides[0], sides[1]
 
 
 def convolution_shapes(convolutions: Sequence[Convolution], planes: int) -> list[tuple[int, ...]]:
-    """Shapes of the weights (filters, planes, size, size) and biases (filters,) of convolutions, from ``planes``."""
+    """Returns the shapes of the weights, (filters, planes, size, size), and biases, (filters,), of convolutions."""
     channels = [planes, *(c.filters for c in convolutions)]
     sizes = [c.size for c in convolutions]
     return [
@@ -79,9 +79,9 @@ def convolution_shapes(convolutions: Sequence[Convolution], planes: int) -> list
 
 
 def initialize_convolutions(layers: Sequence[torch.Tensor], generator: torch.Generator) -> None:
-    """Draws orthogonal weights with gain sqrt(2) for convolutions, in place; biases stay."""
+    """Draws orthogonal weights with gain sqrt(2) for convolutions, in place; biases do not change."""
     for weight in layers[0::2]:
-        drawn = torch.empty(weight.shape, dtype=torch.float32)
+        drawn = torch.empty(weight.shape, dtype=torch.float32)  # In any format the same draws; see ``FlatNetwork``.
         weight.copy_(torch.nn.init.orthogonal_(drawn, 2**0.5, generator=generator))
 
 
@@ -90,7 +90,7 @@ def convolve(layers: Sequence[torch.Tensor], convolutions: Sequence[Convolution]
 
     Args:
         layers: weights and biases of the shapes of :func:`convolution_shapes`.
-        convolutions: their settings.
+        convolutions: the convolutions.
         x: (n, planes, height, width).
 
     Returns:
@@ -98,7 +98,7 @@ def convolve(layers: Sequence[torch.Tensor], convolutions: Sequence[Convolution]
     """
     for weight, bias, convolution in zip(layers[0::2], layers[1::2], convolutions, strict=True):
         x = functional.conv2d(x, weight, bias, stride=convolution.stride, padding=convolution.padding).relu_()
-    return x.flatten(1)
+    return x.flatten(1)  # By filter, row and column.
 
 
 @final
@@ -107,15 +107,15 @@ class PlanesNetwork(FlatNetwork):
 
     Without convolutions, it is a network for vectors. ``layers`` are the weights and biases of the convolutions,
     (filters, planes, size, size) and (filters,), then of the shared perceptrons, then of each head, (1, in, out) and
-    (1, 1, out). Weights begin orthogonal, with gain sqrt(2) in convolutions, biases as 0; or all of them uniformly
+    (1, 1, out). Initial weights are orthogonal, with gain sqrt(2) in convolutions, and biases 0; or all are uniform
     within 1 / sqrt(inputs).
 
     Args:
         shape: the shape of observations, (planes, height, width), or (n,) without convolutions.
         convolutions: see :func:`convolutions_for`.
-        shared: widths of the shared perceptrons, from the first to the last; none: the heads follow the convolutions.
-        heads: for each head the widths of its perceptrons; the last one is its number of outputs.
-        uniform: whether weights and biases begin uniformly.
+        shared: widths of the shared perceptrons, from the first to the last; empty: the heads follow the convolutions.
+        heads: for each head the widths of its perceptrons; the last width is its number of outputs.
+        uniform: whether initial weights and biases are uniform.
         dtype: see :class:`FlatNetwork`, also for the other arguments.
 
     Raises:
@@ -140,7 +140,7 @@ class PlanesNetwork(FlatNetwork):
         inputs = torch.Size(convolved_shape(convolutions, shape) if convolutions else shape).numel()
         head_shapes = [perceptron_shapes([(inputs, *shared)[-1], *widths], 1) for widths in heads]
         parts = [convolution_shapes(convolutions, shape[0]), perceptron_shapes([inputs, *shared], 1), *head_shapes]
-        self._ends = list(accumulate(map(len, parts)))
+        self._ends = list(accumulate(map(len, parts)))  # Of the parts, in ``layers``.
         super().__init__([layer for part in parts for layer in part], dtype=dtype, device=device, generator=generator)
 
     def _initialize(self, generator: torch.Generator) -> None:
@@ -158,7 +158,7 @@ class PlanesNetwork(FlatNetwork):
             layers: ``layers``, ``trainable``, or views of another tensor of this network's shapes.
             x: observations (n, ...) of any shape with the same number of elements.
             scales: factors of each head's outputs, but not of their gradients; none: 1.
-            exact: Whether to leave the results of each head unrounded, in float64; empty: all are rounded.
+            exact: Whether the results of each head are unrounded, in float64; empty: all are rounded.
         """
         convolutions, shared, heads = self._parts(layers)
         if self.convolutions:
@@ -167,11 +167,11 @@ class PlanesNetwork(FlatNetwork):
             {"scale": scale, "exact": unrounded}
             for scale, unrounded in zip(scales or [1.0] * len(heads), exact or [False] * len(heads), strict=True)
         ]
-        if len(heads) == 1:
+        if len(heads) == 1:  # The shared perceptrons and the head are one.
             return [forward([*shared, *heads[0]], x, **options[0])[0]]
         if shared:
             x = forward(shared, x)[0].relu()
-        return [forward(head, x, **of_head)[0] for head, of_head in zip(heads, options, strict=True)]
+        return [forward(head, x, **choice)[0] for head, choice in zip(heads, options, strict=True)]
 
     def as_layers(self) -> tuple[tuple[Layer, ...], tuple[tuple[Layer, ...], ...]]:
         """Returns the layers that all heads share, and the layers of each head, as plain tensors."""

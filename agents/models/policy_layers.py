@@ -1,4 +1,4 @@
-"""The layers of a policy for acting, and the map from their outputs to actions. Nothing here concerns learning."""
+"""The layers of a policy for acting, without learning, and the map from their outputs to actions."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Decision(StrEnum):
     """The rule that turns outputs into actions."""
 
     LARGEST = "largest"
-    """Outputs are a number for each action; a one in the place of the largest, the first of several, and else zeros."""
+    """A one in the place of the largest output, the first of several, and else zeros; an output for each action."""
     LARGEST_MEAN = "largest_mean"
-    """Outputs are logits of a distribution over the atoms for each action; the same of their means."""
+    """The same with means of distributions over the atoms; outputs are the logits for each action."""
     TANH = "tanh"
     """The tanh of the outputs."""
     CLIP = "clip"
@@ -46,7 +46,7 @@ class Decision(StrEnum):
 @final
 @dataclass(frozen=True, eq=False)
 class LinearLayer:
-    """activation(weight x + bias), of vectors; of planes, flattened by channel, row and column."""
+    """activation(weight x + bias); planes are flattened by channel, row and column."""
 
     weight: torch.Tensor
     """(out, in)."""
@@ -55,7 +55,8 @@ class LinearLayer:
     activation: Activation
 
     def of_normalized(self, mean: NDArray[np.float64], deviation: NDArray[np.float64]) -> LinearLayer:
-        """The layer that maps x, (in,), to this one's output for (x - mean) / deviation, computed in float64."""
+        """Returns the layer that maps x, (in,), to this layer's output for (x - mean) / deviation; from float64."""
+        # W (x - mean) / deviation + b = (W / deviation) x + (b - (W / deviation) mean).
         weight = self.weight.double() / torch.from_numpy(deviation)
         bias = self.bias.double() - weight @ torch.from_numpy(mean)
         return LinearLayer(weight.float(), bias.float(), self.activation)
@@ -89,7 +90,7 @@ class PolicyLayers:
         shared: the layers that all heads follow.
         heads: the layers of the only head; or of two, for values and advantages (dueling), with combined outputs
             value + (advantage - mean advantage over the actions).
-        decision: how the outputs become actions.
+        decision: the rule from outputs to actions.
         action_size: the number of elements in an action.
         atoms: the support of distributions, (atoms,); only with ``Decision.LARGEST_MEAN``. The outputs are then
             (action, atoms), flattened.
@@ -103,19 +104,19 @@ class PolicyLayers:
     atoms: torch.Tensor | None = None
 
     def __iter__(self) -> Iterator[Layer]:
-        """All layers in order: the shared ones, then each head's."""
+        """Yields all layers in order: the shared ones, then each head's."""
         yield from self.shared
         for head in self.heads:
             yield from head
 
 
 def perceptron(layers: Sequence[torch.Tensor], hidden: Activation, last: Activation) -> tuple[LinearLayer, ...]:
-    """The first of an ensemble of perceptrons as layers, in float32.
+    """Returns the first of an ensemble of perceptrons as layers, in float32.
 
     Args:
-        layers: weights (ensemble, in, out) and biases (ensemble, 1, out), as :class:`~.networks.MLP` has them.
-        hidden: the activation of all but the last.
-        last: the activation of the last one.
+        layers: weights (ensemble, in, out) and biases (ensemble, 1, out), in the form of :class:`~.networks.MLP`.
+        hidden: the activation of all layers but the last.
+        last: the activation of the last layer.
     """
     pairs = list(zip(layers[0::2], layers[1::2], strict=True))
     return tuple(
@@ -124,12 +125,12 @@ def perceptron(layers: Sequence[torch.Tensor], hidden: Activation, last: Activat
 
 
 def linear(weight: torch.Tensor, bias: torch.Tensor, activation: Activation) -> LinearLayer:
-    """A layer of a weight (in, out) and a bias (out,), copied, in float32."""
+    """Returns a layer with copies of a weight (in, out) and a bias (out,), in float32."""
     return LinearLayer(plain(weight.T), plain(bias), activation)
 
 
 def combined(outputs: Sequence[torch.Tensor], action_size: int) -> torch.Tensor:
-    """Returns the combined outputs of the heads, (n, outputs): of one its outputs, of two value + (advantage - mean).
+    """Returns the combined outputs of the heads, (n, outputs): value + (advantage - mean) for two heads.
 
     The mean is a sum from the first action to the last, in the tensors' own dtype, divided by their number.
 
@@ -142,11 +143,12 @@ def combined(outputs: Sequence[torch.Tensor], action_size: int) -> torch.Tensor:
     value, flat = outputs
     advantages = flat.reshape(len(flat), action_size, -1)
     total = advantages[:, 0].clone()
+    # In a defined order, which C headers share; that of ``mean`` depends on the processor.
     for i in range(1, action_size):
         total += advantages[:, i]
     return (value.unsqueeze(1) + (advantages - (total / action_size).unsqueeze(1))).flatten(1)
 
 
 def plain(x: torch.Tensor) -> torch.Tensor:
-    """A copy that nothing else holds: float32, on the CPU, without gradient."""
+    """Returns an independent copy: float32, on the CPU, without gradient."""
     return x.detach().to("cpu", torch.float32, copy=True).contiguous()

@@ -189,17 +189,11 @@ class CompiledUpdates:
         self.reason: str | None = None
         self._on_notice: Callable[[str], None] | None = None  # Not during construction: the caller reads ``reason``.
         traced = TracedLearner(learner)
-        programs = programs_of(learner)
+        programs, simulation = programs_of(learner), learner.simulation
+        options: dict[str, Any] = {"fixed": (traced.tensors,), "roles": True}
         self._steps = {
-            part.name: CompiledStep[..., Any](
-                traced.program(part),
-                learner.simulation,
-                programs[part.name],
-                self._run_eagerly,
-                fixed=(traced.tensors,),
-                roles=True,
-            )
-            for part in learner.parts
+            name: CompiledStep[..., Any](traced.program(part), simulation, programs[name], self._run_eagerly, **options)
+            for name, part in ((part.name, part) for part in learner.parts)
         }
         self._on_notice = on_notice
 

@@ -48,15 +48,8 @@ class D4PG(DeterministicActor, ValueLearner):
     config: D4PGConfig
 
     def __init__(self, observation_size: int, action_size: int, config: D4PGConfig, device: torch.device) -> None:
-        super().__init__(
-            observation_size,
-            action_size,
-            config,
-            device,
-            actor_widths=config.actor_widths,
-            critics=1,
-            outputs=config.atoms,
-        )
+        widths, outputs = config.actor_widths, config.atoms
+        super().__init__(observation_size, action_size, config, device, actor_widths=widths, critics=1, outputs=outputs)
         self._sigmas: torch.Tensor | None = None  # (environments, 1), evenly spaced; None if all are equal.
         if config.exploration_noise_min is not None:
             self._sigmas = round(_deviations(config), self.format).to(device=device, dtype=self.dtype)

@@ -239,13 +239,8 @@ class SAC(SoftActorCritic):
             next_q = forward(self.target, pairs, self.layers_stored, self.reward_scale, exact=self.values_are_exact)
             next_q = least_of(next_q) if self.values_are_exact else next_q.amin(0)
             target = self.targets(batch.rewards, batch.discounts, next_q, next_log_prob)
-        q = forward(
-            self.critic.trainable,
-            batch.observations_and_actions,
-            self.layers_stored,
-            self.reward_scale,
-            exact=self.exact_errors,
-        )
+        critic, pairs = self.critic.trainable, batch.observations_and_actions
+        q = forward(critic, pairs, self.layers_stored, self.reward_scale, exact=self.exact_errors)
         return step_critics(self, q, target, len(batch.rows))
 
     def update_actor_and_temperature(self, batch: Batch, noise: torch.Tensor) -> Metrics:

@@ -63,12 +63,8 @@ class TD3(DeterministicActor):
             outputs = self.target_outputs(batch.next_observations, actions)
             next_q = least_of(outputs) if self.values_are_exact else outputs.amin(0)
             target = self.targets_of(batch.rewards, batch.discounts, next_q)
-        q = forward(
-            self.networks["critic"].trainable,
-            batch.observations_and_actions,
-            scale=self.reward_scale,
-            exact=self.exact_errors,
-        )
+        critic, pairs = self.networks["critic"].trainable, batch.observations_and_actions
+        q = forward(critic, pairs, scale=self.reward_scale, exact=self.exact_errors)
         return step_critics(self, q, target, len(batch.rows))
 
     def actor_objective(self, outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
