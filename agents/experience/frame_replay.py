@@ -74,7 +74,7 @@ class FrameReplay:
         on_change: called with the index of a transition, and True if it has been added, False if it is removed.
 
     Raises:
-        RunError: the memory cannot be had.
+        RunError: the memory cannot be allocated.
     """
 
     def __init__(
@@ -97,10 +97,10 @@ class FrameReplay:
             # Not initialized, so that the system provides memory only for images that are written.
             self.images = torch.empty((self.capacity, *image_shape), dtype=torch.uint8, device=device)
             self.rows = torch.empty(self.capacity, row_size, dtype=dtype, device=device)
-            # For every transition the numbers in its ring of its image and of the episode's first image; then of the
-            # next observation's image, if that is not always the image after it.
+            # For every transition, as numbers in its ring: its image, the episode's first image, and, unless that is
+            # always the following image, the next observation's image.
             self._places = torch.empty(self.capacity, 2 if n_steps == 1 else 3, dtype=torch.int64, device=device)
-        except RuntimeError as error:  # PyTorch has no narrower class on the CPU
+        except RuntimeError as error:  # PyTorch has no narrower class on the CPU.
             size = capacity * torch.Size(image_shape).numel()
             raise RunError(
                 f"replay_capacity {capacity}: {size / 2**30:.1f} GiB for images cannot be had on {device};"
@@ -109,7 +109,9 @@ class FrameReplay:
         self._offsets = torch.arange(-stack + 1, 2, device=device)
         parts = zip(*(torch.split(x, share) for x in (self.images, self.rows, self._places)), strict=True)
         self.on_change: Callable[[int, bool], None] | None = None
-        self._rings = [_Ring(stack, *part, on_change=partial(self._tell, i * share)) for i, part in enumerate(parts)]
+        self._rings = [
+            _Ring(stack, *part, on_change=partial(self._report_change, i * share)) for i, part in enumerate(parts)
+        ]
 
     def __len__(self) -> int:
         return sum(map(len, self._rings))
@@ -172,6 +174,7 @@ class FrameReplay:
         else:
             numbers = first_image + self._offsets
         ring_begins = places[:, None] // share * share
+        # An image before the start of the episode is replaced by the episode's first image.
         images = self.images[ring_begins + torch.maximum(numbers, episode_start) % share]
         return FrameBatch(images, self.rows[places], self.stack)
 
@@ -185,7 +188,7 @@ class FrameReplay:
         for ring, ring_state in zip(self._rings, state.get("simulators", [state]), strict=True):
             ring.load_state_dict(ring_state)
 
-    def _tell(self, ring_begin: int, slot: int, added: bool) -> None:
+    def _report(self, ring_begin: int, slot: int, added: bool) -> None:
         if self.on_change:
             self.on_change(ring_begin + slot, added)
 
@@ -206,7 +209,7 @@ class _Ring:
         self._on_change = on_change
         self.images = images
         self._rows, self._places = rows, places
-        self._needed: deque[int] = deque()  # for every transition the number of the oldest image it needs
+        self._needed: deque[int] = deque()  # For every transition the number of the oldest image that it needs.
         self.images_added = self._first = self.added = 0
 
     def __len__(self) -> int:

@@ -61,7 +61,7 @@ class _PendingTransitions:
 
     def __init__(self, n: int, discount: float) -> None:
         self._n, self._discount = n, discount
-        # The key is the number of the group and that of the environment in it; transitions are in order of age.
+        # By the numbers of the group and of the environment in it; the oldest transition is first.
         self._pending: defaultdict[tuple[int, int], deque[_PendingTransition]] = defaultdict(deque)
 
     def step(
@@ -71,10 +71,13 @@ class _PendingTransitions:
         steps = sample.steps
         completed: list[_CompletedTransition] = []
         counts = []
+        # A discount of 0 ends transitions, also without the end of an episode: the loss of a life of Atari.
         for i, is_over in enumerate((steps.last | (steps.discounts == 0)).tolist()):
             pending = self._pending[sample.group, i]
             if sample.ratios is not None:
-                for transition in pending:
+                for (
+                    transition
+                ) in pending:  # Not for the transition that begins now: it has no ratio of its first action.
                     transition.ratios.append(float(sample.ratios[i]))
             pending.append(_PendingTransition(heads[i], images[i], [], []))
             for transition in pending:
@@ -91,7 +94,7 @@ class _PendingTransitions:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all pending transitions."""
-        return {
+        return {  # The key of older checkpoints.
             "begun": [
                 [group, i, torch.stack([t.head for t in pending]).cpu(), [list(t.rewards) for t in pending],
                  [t.image for t in pending], [list(t.ratios) for t in pending]]
@@ -110,7 +113,7 @@ class _PendingTransitions:
             )
 
     def _complete(self, pending: _PendingTransition, environment: int, discount: float) -> _CompletedTransition:
-        missing = self._n - len(pending.rewards)
+        missing = self._n - len(pending.rewards)  # Steps after the end of the episode.
         rewards = sum(self._discount**k * reward for k, reward in enumerate(pending.rewards))
         rest = discount * self._discount**-missing if discount else 0.0
         return _CompletedTransition(pending.head, pending.image, environment, rewards, rest, math.prod(pending.ratios))
@@ -178,13 +181,13 @@ class NStepIntake(_ManySteps):
         heads = torch.cat((observations, actions), dim=1)
         completed, counts = self._under_way.step(sample, heads, [0] * len(heads))
         count = self.rows_kept.outcome_size
-        if not completed:
+        if not completed:  # ``torch.stack`` needs a tensor.
             return [heads.new_empty(0, 2 * observations.shape[1] + action_size + count)] * len(counts)
         outcomes = self.to_format(np.array([(t.rewards, t.discount, t.weight)[:count] for t in completed]))
         environments = torch.tensor([t.environment for t in completed], device=self.device)
         heads = torch.stack([t.head for t in completed])
         rows = torch.cat((heads, next_observations[environments], outcomes), dim=1)
-        return list(torch.split(rows, counts))
+        return list(torch.split(rows, counts))  # By environment.
 
     def remember(self, row: torch.Tensor, sample: Sample, i: int) -> None:  # noqa: ARG002
         """Adds the transitions of one environment to the replay buffer."""

@@ -45,7 +45,7 @@ class OffPolicyRecorder:
         self._config = config
         self._rewards = RewardRange.of(config)
         self._action_size, self._discrete = sizes.action_size, sizes.discrete
-        # A run with a sampler-learner, which has the same seed, draws other batches than that.
+        # A sampler-learner has the same seed, but draws different batches.
         stream = Stream.REPLAY if config.sampler_learner is None else Stream.REPLAY_OF_OTHERS
         self._generator = torch_generator(config.seed, stream, intake.device)
         self._random = np.random.default_rng(sequence(config.seed, Stream.SEED_ACTIONS))
@@ -67,7 +67,7 @@ class OffPolicyRecorder:
         return drawn if self._discrete else self.intake.from_format(self.intake.to_format(drawn))
 
     def rows(self, observations: torch.Tensor, sample: Sample) -> Sequence[torch.Tensor] | torch.Tensor:
-        """Returns the transitions of a sample, which began with ``observations``, as :meth:`add` takes them."""
+        """Returns the transitions of a sample, which began with ``observations``, for :meth:`add`."""
         if self._rewards:
             self._rewards.see(sample.steps.rewards)
         return self.intake.rows(observations, sample)
@@ -93,7 +93,7 @@ class OffPolicyRecorder:
             return
         if self._rewards:
             self._rewards.check()
-        rate = self._config.updates_per_transition
+        rate = self._config.updates_per_transition  # A fraction, so that the counts are exact.
         for _ in range(int(learned_from * rate) - int((learned_from - 1) * rate)):
             metrics = yield replay.sample(self._config.batch_size, self._generator)
             if isinstance(replay, PrioritizedReplay) and metrics is not None:
@@ -124,7 +124,7 @@ def record_states(config: OffPolicyKeys, sizes: Sizes, dtype: torch.dtype, devic
 
 
 def record_steps(config: ValueKeys, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> OffPolicyRecorder:
-    """Makes a recorder of transitions of ``config.n_steps`` steps, drawn by priority if the config says so.
+    """Makes a recorder of transitions of ``config.n_steps`` steps, with priorities if ``prioritized`` is set.
 
     Raises:
         RunError: memory cannot be allocated, or ``replay_capacity`` is too small for images of all environments.

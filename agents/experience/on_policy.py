@@ -30,7 +30,7 @@ class Minibatch:
     """Some transitions of a rollout; every tensor is a view of ``rows``, (batch, ...).
 
     Attributes:
-        rows: all other attributes, side by side.
+        rows: all other attributes, in columns.
         observations: (batch, observation).
         actions: (batch, action), as drawn from the policy, before any clipping.
         log_probs: (batch, 1), log-probabilities of the actions when they were chosen.
@@ -51,7 +51,7 @@ class Minibatch:
 
 
 class Judge(Protocol):
-    """The computation of a learner on a rollout before it learns from it."""
+    """The learner's computation on a rollout before it learns from it."""
 
     def __call__(self, rollout: Batch, last: torch.Tensor) -> torch.Tensor:
         """Returns log-probabilities, values, advantages and returns, (n, 4); with weights before them (n, 5).
@@ -88,7 +88,7 @@ class RolloutRecorder:
         config: the config of the run.
         intake: with a replay buffer that holds a rollout.
         judge: called once for each complete rollout.
-        enough: called before each minibatch; returns whether to skip the rest of the rollout. None: never.
+        enough: called before each minibatch; returns whether to skip the rest of the passes. None: never.
 
     Attributes:
         intake: the argument.
@@ -101,7 +101,7 @@ class RolloutRecorder:
         assert isinstance(replay, Replay)  # see record_rollouts
         self.intake = intake
         self._replay = replay
-        self._size = len(replay.rows)
+        self._size = len(replay.rows)  # Of a rollout.
         self._batch_size, self._passes, self._weighed = config.batch_size, config.passes, config.weighed
         self._judge, self._enough = judge, enough
         self._rewards = RewardRange.of(config)
@@ -119,25 +119,25 @@ class RolloutRecorder:
         return
 
     def rows(self, observations: torch.Tensor, sample: Sample) -> Sequence[torch.Tensor] | torch.Tensor:
-        """Returns the transitions of a sample, which began with ``observations``, as :meth:`add` takes them."""
+        """Returns the transitions of a sample, which began with ``observations``, for :meth:`add`."""
         if self._rewards:
             self._rewards.see(sample.steps.rewards)
         if self.intake.normalizer:
-            self.intake.normalizer.moments.see(sample.steps.observations)
+            self.intake.normalizer.moments.see(sample.steps.observations)  # Of a new episode, the first one.
         return self.intake.rows(observations, sample)
 
     def add(self, row: torch.Tensor, sample: Sample, i: int) -> None:
         """Stores the transition of environment ``i`` in the sample's group."""
-        self._last[self._kept] = bool(sample.steps.last[i])
+        self._last[self._filled] = bool(sample.steps.last[i])
         self.intake.remember(row, sample, i)
 
     def waits(self, under_way: int) -> bool:
         """Returns whether the stored and the pending transitions complete the rollout."""
-        return self._kept + under_way >= self._size
+        return self._filled + under_way >= self._size  # The other actions need the policy after the update.
 
     def due(self) -> Generator[Minibatch, Any, None]:
         """Yields the minibatches to learn from after a transition: none, or several passes over a complete rollout."""
-        if self._kept:
+        if self._filled:
             return
         if self._rewards:
             self._rewards.check()
@@ -152,7 +152,7 @@ class RolloutRecorder:
     def _minibatches(self, rows: torch.Tensor) -> Iterator[Minibatch]:
         size = self._replay.observation_size
         for _ in range(self._passes):
-            if self._batch_size == self._size:
+            if self._batch_size == self._size:  # Without a draw: the order has no effect on a single batch.
                 yield minibatch_of(rows, size, weighed=self._weighed)
                 continue
             order = torch.randperm(self._size, generator=self._generator, device=rows.device)
@@ -174,7 +174,7 @@ class RolloutRecorder:
         self._generator.set_state(state["rollout_generator"])
 
     @property
-    def _kept(self) -> int:
+    def _filled(self) -> int:
         """The number of transitions of the rollout so far; 0 also when it is complete."""
         return self._replay.added % self._size
 

@@ -15,7 +15,7 @@ class Batch:
     """Transitions; every tensor is a view of ``rows``, (batch, ...).
 
     Attributes:
-        rows: all other attributes, side by side.
+        rows: all other attributes, in columns.
         observations: (batch, observation).
         observations_and_actions: (batch, observation + action), the input of critics.
         actions: (batch, action).
@@ -89,7 +89,7 @@ class Replay:
 
     def add(self, row: torch.Tensor) -> None:
         """Adds one transition: a 1-D row as described above."""
-        place = self.added % len(self.rows)
+        place = self.added % len(self.rows)  # The oldest row, once the buffer is full.
         if self.planes is not None:
             observation, action, next_observation, outcome = torch.split(row, self._widths)
             self.planes[place].copy_(torch.cat((observation, next_observation)))
@@ -107,7 +107,7 @@ class Replay:
     def take(self, index: torch.Tensor) -> Batch:
         """Returns the transitions at some indices: int64, (n,), on this buffer's device."""
         rows = self.rows.index_select(0, index)
-        if self.planes is not None:
+        if self.planes is not None:  # Reassembles the rows; 0 and 1 are exact in every format.
             planes = self.planes.index_select(0, index).to(rows.dtype)
             observations, next_observations = torch.split(planes, self.observation_size, dim=1)
             actions, outcomes = torch.split(rows, [self.action_size, self.outcome_size], dim=1)
@@ -161,5 +161,5 @@ def filled_part(tensor: torch.Tensor, length: int) -> torch.Tensor:
     part = tensor[:length].cpu()
     if not length:
         return torch.empty_like(part)
-    # Through bytes, since NumPy has no bfloat16.
+    # From a NumPy view, PyTorch makes a storage of only this part. As bytes, since NumPy has no bfloat16.
     return torch.from_numpy(part.view(torch.uint8).numpy()).view(part.dtype)

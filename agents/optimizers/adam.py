@@ -1,4 +1,4 @@
-"""Adam as usually written (naive in low precision), and the part that it shares with hAdam and RMSProp."""
+"""Adam by the usual formulas (naive in low precision), and the part that it shares with hAdam and RMSProp."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from .stochastic_moments import stochastic_mean_, stochastic_mean_square_
 LONGEST_TABLE = 400_000
 """The largest length of a table of step numbers: it takes a second to compute; decays up to 0.9999 need less."""
 
-_MOST_TABLES = 16
+_MOST_TABLES = 16  # In a cache.
 _filled, _divide = unsimulated(torch.full), unsimulated(truediv)
-_and_is_within = unsimulated(lambda magnitude, limit, others: others & (magnitude <= limit))  # NaN is not
+_and_is_within = unsimulated(lambda magnitude, limit, others: others & (magnitude <= limit))  # False for NaN.
 
 
 class StepNumbers(NamedTuple):
@@ -106,7 +106,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
 
     averages_gradients: ClassVar[bool] = True
     """Whether there are a first moment and bias corrections; else steps use the gradients themselves."""
-    keep: Callable[[Tensor], Tensor] | None = None  # a default, since copies of an optimizer lack the attribute
+    keep: Callable[[Tensor], Tensor] | None = None  # A default: copies of an optimizer lack the attribute.
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         """Converts loss scales to tensors; groups with equal initial scales share one."""
         device = next((p.device for group in self.param_groups for p in group["params"]), torch.device("cpu"))
         scales: dict[float, Tensor] = {}
-        for group in (*self.param_groups, self.defaults):  # the defaults are for groups that are added later
+        for group in (*self.param_groups, self.defaults):  # The defaults are for groups that are added later.
             if not isinstance(group["loss_scale"], torch.Tensor):
                 scale = float(group["loss_scale"])
                 group["loss_scale"] = scales.setdefault(scale, number_tensor(scale, device))
@@ -172,7 +172,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
             where: a boolean tensor without dimensions; if it is false, nothing changes.
 
         Returns:
-            What ``closure`` returned.
+            The result of ``closure``.
         """
         loss = None
         if closure is not None:
@@ -277,7 +277,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
             _add_steps([state["step"] for state in states], 1)
             return
         # Whether to step is known only on the device: updates copies, and copies them back if the condition is true.
-        names = [name for name in states[0] if name != "step"]
+        names = [name for name in states[0] if name != "step"]  # Counts are moved by the condition itself, below.
         tensors = params + [state[name] for state in states for name in names]
         moved = copies(tensors)
         moved_buffers = iter(moved[len(params) :])
@@ -291,7 +291,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         """Returns the numbers of the step that follows ``steps`` steps."""
         step_count = number_or_tensor(steps, torch.int64)
         if isinstance(step_count, torch.Tensor) and self._steps_until_constant(group) > LONGEST_TABLE:
-            step_count = int(step_count)  # waits for the device; traced programs refuse such a config
+            step_count = int(step_count)  # Waits for the device; traced programs refuse such a config.
         if not isinstance(step_count, torch.Tensor):
             return self.numbers(group, step_count + 1)
         table = group["table"] if "table" in group else self._kept_table(group, steps.device)
@@ -316,10 +316,10 @@ class AdamBase(torch.optim.Optimizer, ABC):
         return max([annealing_steps + 1, *counts])
 
     def _kept_table(self, group: dict[str, Any], device: torch.device) -> Tensor:
-        tables: dict[Any, Tensor] = self.__dict__.setdefault("_tables", {})  # copies lack the attribute
+        tables: dict[Any, Tensor] = self.__dict__.setdefault("_tables", {})  # Copies lack the attribute.
         key = (group["lr"], *group["betas"], group.get("anneal_over"), device)
         if key not in tables:
-            if len(tables) == _MOST_TABLES:  # the learning rate changes often
+            if len(tables) == _MOST_TABLES:  # A scheduler changes the learning rate.
                 tables.clear()
             tables[key] = self.table(group, device)
         return tables[key]
@@ -329,7 +329,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         return number_tensor(self._rows(group["lr"], tuple(group["betas"]), group.get("anneal_over")), device)
 
     @classmethod
-    @lru_cache(maxsize=_MOST_TABLES)  # the optimizers of an agent, and all agents of a process, mostly share one
+    @lru_cache(maxsize=_MOST_TABLES)  # The optimizers of an agent, and all agents of a process, mostly share one.
     def _rows(cls, lr: float, betas: tuple[float, ...], annealing: int | None) -> np.ndarray[Any, np.dtype[np.float64]]:
         group = {"lr": lr, "betas": betas} | ({} if annealing is None else {"anneal_over": annealing})
         return np.array([cls.numbers(group, step) for step in range(1, cls._steps_until_constant(group) + 1)])
@@ -347,6 +347,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         beta1, beta2 = group["betas"]
         seconds = [state["second"] for state in states]
         moments = [state["moment"] for state in states] if self.averages_gradients else gradients
+        # Moments.
         if group.get("stochastic_moments"):
             for first, second, gradient in zip(moments, seconds, gradients, strict=True):
                 if self.averages_gradients:
@@ -357,6 +358,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
                 _foreach_mul_(moments, beta1)
                 _foreach_add_(moments, gradients, alpha=1 - beta1)
             self._update_second(seconds, gradients, beta2)
+        # The step: -rate * moment / (root + eps), added to the parameters.
         denominators = self._denominators(seconds, [number.divisor for number in numbers])
         add_number_(denominators, eps)
         if group["kahan"]:
@@ -376,7 +378,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
     def add_steps(
         self, moments: list[Tensor], seconds: list[Tensor], sums: list[Tensor], roots: list[Tensor], steps: int
     ) -> None:
-        """Adds the effect of the steps of another learner to moments: see ``MultiStepAdam``.
+        """Adds the effect of several steps to moments; see ``MultiStepAdam``.
 
         Args:
             moments: first moments, changed in place.
@@ -388,7 +390,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         if not steps:
             return
         beta1, beta2 = self.param_groups[0]["betas"]
-        if steps > 1:  # decays for all steps but the last, which follows
+        if steps > 1:  # Decay for all steps but the last, which follows.
             _foreach_mul_(moments, beta1 ** (steps - 1))
             _foreach_mul_(seconds, self.second_factor(math.sqrt(beta2) ** (steps - 1)))
         _foreach_mul_(moments, beta1)

@@ -36,7 +36,7 @@ def number_tensor(value: Any, device: torch.device) -> Tensor:
 
 
 def is_readable(x: Tensor) -> bool:
-    """Whether the numbers of ``x`` can be read without waiting: not in a traced program, nor on another device."""
+    """Whether the numbers of ``x`` can be read without waiting: on the CPU, and not in a traced program."""
     return x.is_cpu and not is_traced()
 
 
@@ -93,7 +93,7 @@ def choose_(condition: Tensor, tensors: Sequence[Tensor], others: Sequence[Tenso
 def with_number(
     operation: Callable[..., Tensor], x: Tensor, number: float | Tensor, out: Tensor | None = None
 ) -> Tensor:
-    """Returns ``operation(x, number)`` in the type of ``x``, without rounding a number in a tensor to it first."""
+    """Returns ``operation(x, number)`` in the dtype of ``x``, without rounding a number in a tensor to it first."""
     if not _fits(x, number):
         result = operation(x.to(number.dtype), number)  # type: ignore[union-attr]
         return result.to(x.dtype) if out is None else out.copy_(result)
@@ -129,9 +129,9 @@ def add_product(x: Tensor, a: Tensor, b: Tensor, factor: float | Tensor) -> Tens
     """Returns ``x + factor * a * b``, as one operation."""
     if not isinstance(factor, torch.Tensor):
         return torch.addcmul(x, a, b, value=factor)
-    if is_exact(_aten._foreach_addcmul.Tensor):  # noqa: SLF001  which takes its factors in a tensor
+    if is_exact(_aten._foreach_addcmul.Tensor):  # noqa: SLF001  it takes its factors in a tensor
         return torch._foreach_addcmul([x], [a], [b], factor.view(1))[0]  # noqa: SLF001  it has no other name
-    return torch.addcmul(x, _product(a, factor), b)  # as the kernel multiplies first
+    return torch.addcmul(x, _product(a, factor), b)  # The kernel also multiplies ``a`` by the factor first.
 
 
 def subtract_product(x: Tensor, a: Tensor, factor: float | Tensor) -> Tensor:

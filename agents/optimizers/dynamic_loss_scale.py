@@ -91,11 +91,12 @@ class DynamicLossScale(ABC):
 
     @torch.no_grad()
     def step_if_finite(self) -> Tensor:
-        """Steps as :meth:`step` does, without waiting for the device."""
+        """Steps in the same way as :meth:`step`, without waiting for the device."""
         finite = _are_below([magnitude(gradient) for gradient in self._gradients()], self.largest)
         if not known_false(finite):
             self._step_optimizer(finite)
         due = self._count(finite)
+        # The scale changes after a step that was not finite, and when growth is due.
         if not (known_true(finite) and known_false(due)):
             may_double = not known_false(due) and self._may_double()
             factor = _halved_or_doubled(self.tensors["scale"], finite, due, may_double)
@@ -142,7 +143,7 @@ class DynamicLossScale(ABC):
 @unsimulated
 def _are_below(magnitudes: Sequence[Tensor], largest: float | Tensor) -> Tensor:
     # Not <=: a format without infinities saturates, so that its largest number also represents overflow.
-    below = [value < largest for value in magnitudes] or [torch.full((), True)]  # NaN is not
+    below = [value < largest for value in magnitudes] or [torch.full((), True)]  # False for NaN.
     return below[0] if len(below) == 1 else torch.stack(below).all()
 
 
@@ -156,9 +157,9 @@ def _halved_or_doubled(scale: Tensor, finite: Tensor, due: Tensor, may_double: A
 class LossScaler(DynamicLossScale):
     """Steps an optimizer with unscaled gradients: g <- g * (1 / scale), the scale adapting itself.
 
-    The backward pass computes with gradients large enough not to underflow. Unscaled they do underflow, if they are
-    not of a wider format by then (``MasterWeights``): in e5m10 those below 3e-8. A step with a gradient
-    that is not finite is skipped, and halves the scale; ``growth_interval`` consecutive finite steps double it.
+    The backward pass computes with gradients large enough not to underflow. Unscaled gradients do underflow, unless
+    they are in a wider format (``MasterWeights``): in e5m10 below 3e-8. A step with a gradient that is not finite is
+    skipped, and halves the scale; ``growth_interval`` consecutive finite steps double it.
     This is the method of ``torch.amp.GradScaler``, but with a scale for each optimizer, and in any format.
 
     The gradients are changed in place. For the arguments and attributes see :class:`DynamicLossScale`.
@@ -168,7 +169,7 @@ class LossScaler(DynamicLossScale):
     """
 
     def _may_double(self) -> bool:
-        return True  # if the scale becomes too large, gradients overflow, and it is halved again
+        return True  # If the scale becomes too large, gradients overflow, and it is halved again.
 
     def _step_optimizer(self, finite: Tensor) -> None:
         for gradient in self._gradients():

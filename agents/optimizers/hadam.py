@@ -41,9 +41,9 @@ class KeepingRoots(AdamBase):
 class HAdam(KeepingRoots):
     """Adam with w = sqrt(v) in place of v: w <- hypot(sqrt(b2) w, sqrt(1 - b2) g), and d = w / sqrt(1 - b2^t).
 
-    In exact arithmetic it is the same algorithm. w has the magnitude of g, not of g^2, so the range of the exponent is
-    used twice as well; hypot squares nothing that could overflow or underflow. It follows the paper's Algorithm 1 and
-    not the published program, which feeds hypot with (1 - b1) g and so changes the effective eps.
+    In exact arithmetic it is the same algorithm. w has the magnitude of g, not of g^2, so it needs half of the range of
+    exponents; hypot avoids squares that could overflow or underflow. It follows the paper's Algorithm 1 and not the
+    published program, where the argument of hypot is (1 - b1) g, which changes the effective eps.
 
     See :class:`~roundoff.agents.optimizers.adam.AdamBase` for the arguments.
 

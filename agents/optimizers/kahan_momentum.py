@@ -46,11 +46,11 @@ class TraceableAverage(MovingAverage):
     """An average that compiled programs can update: its state is tensors, and numbers that a program takes as data."""
 
     kept_in: ClassVar[tuple[str, ...]] = ("average",)
-    """The names of the attributes that an update reads or writes; some attributes may be None."""
+    """The names of the attributes that an update reads or writes; attributes may be None."""
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The tensors that an update reads and writes, for programs; also constants, which programs take as data."""
+        """The tensors that an update reads or writes, and its constants, which are data to programs."""
         attributes = [(name, x) for name, x in Slots.attributes(self, self.kept_in) if x is not None]
         return {name: x if isinstance(x, torch.Tensor) else self.average.new_tensor(x) for name, x in attributes}
 
@@ -63,31 +63,31 @@ class TraceableAverage(MovingAverage):
 
 @final
 class PlainEMA(TraceableAverage):
-    """The average as usually written: average <- (1 - tau) average + tau source.
+    """The usual formula of the average: average <- (1 - tau) average + tau source.
 
     In low precision it stops: once tau * |source - average| is below half an ulp of the average (for tau = 0.005 in
     e5m10 that is a difference of ten percent), nothing changes any more.
 
     Args:
-        average: the tensor kept up to date; any floating-point type; changed in place.
+        average: the average; any floating-point type; changed in place.
         tau: the step, in (0, 1].
 
     Source:
         Low-precision SAC, Section 3, "Stability of Soft-Updates", with beta = 1 - tau.
     """
 
-    kept_in = ("average", "kept", "taken")
+    kept_in = ("average", "one_minus_tau", "tau")
 
     def __init__(self, average: torch.Tensor, tau: float) -> None:
         self.average = average
-        self.kept: float | torch.Tensor = 1 - tau
-        self.taken: float | torch.Tensor = tau
+        self.one_minus_tau: float | torch.Tensor = 1 - tau  # In float64, whatever the format of the average.
+        self.tau: float | torch.Tensor = tau
 
     @torch.no_grad()
     @in_role(Role.AVERAGES)
     def update_(self, source: torch.Tensor) -> None:
         """Moves the average towards ``source``; NaN and infinity spread into it."""
-        self.average.mul_(self.kept).add_(source * self.taken)
+        self.average.mul_(self.one_minus_tau).add_(source * self.tau)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns nothing: there is no state besides the average."""
@@ -102,10 +102,10 @@ class StoredEMA(TraceableAverage):
     """The plain average, kept in a separate format: average <- average + tau (source - average), rounded once.
 
     In eight bits rounding to nearest would stop it. With stochastic rounding its expectation follows the source; with
-    a compensation later steps make up for the rounding errors of earlier ones.
+    a compensation later steps correct the rounding errors of earlier ones.
 
     Args:
-        average: the tensor kept up to date; float32 or float64; changed in place, and rounded at once to its format.
+        average: the average; float32 or float64; changed in place, and rounded at once to its format.
         tau: the step, in (0, 1].
         keep: rounds the average to its format.
         keep_compensation: rounds the compensation to its format; None: the average is not compensated.
@@ -125,7 +125,7 @@ class StoredEMA(TraceableAverage):
     def update_(self, source: torch.Tensor) -> None:
         """Moves the average towards ``source``; NaN and infinity spread into it."""
         step = self._step(source)
-        moved = self._keep(_add(self.average, step))
+        moved = self._keep(_add(self.average, step))  # The only rounding of the average.
         if self.compensation is not None and self._keep_compensation is not None:
             error = _rounding_error(self.average, step, moved)
             copy_(self.compensation, self._keep_compensation(error))
@@ -148,20 +148,20 @@ class StoredEMA(TraceableAverage):
 
 @final
 class KahanEMA(TraceableAverage):
-    """The average kept C times as large in a buffer that accumulates the steps by Kahan summation.
+    """The average times C in a buffer that accumulates the steps by Kahan summation.
 
-    buffer <-(Kahan)- buffer + tau (C source - buffer), and average = buffer / C, rounded. The scale C keeps
-    the steps from underflowing, the compensation keeps them from being absorbed. Where C source would come near
-    the largest number (C = 1e4 in e5m10: sources above 6.55), C and the buffers are halved, which is exact.
+    buffer <-(Kahan)- buffer + tau (C source - buffer), and average = buffer / C, rounded. The scale C prevents
+    underflow of the steps, the compensation prevents their absorption. If C source comes near the largest number
+    (C = 1e4 in e5m10: sources above 6.55), C and the buffers are halved, which is exact.
 
     Args:
-        average: the tensor kept up to date; any floating-point type; changed in place; its value is the initial one.
+        average: the average, with its initial value; any floating-point type; changed in place.
         tau: the step, in (0, 1].
         scale: C >= 1, finite.
         largest: the largest finite number of the format.
         stochastic: whether the step, with the earlier rounding error, is computed as one operation and rounded once,
-            stochastically. Kahan's sum has some 2 m + 2 bits: in three significand bits an average with tau = 0.01 lags
-            for ever otherwise, by a fifth of itself. See ``stochastic_kahan_add_``, also for the random bits.
+            stochastically. Kahan's sum has about 2 m + 2 bits: otherwise, an average with tau = 0.01 in three
+            significand bits always lags by a fifth of itself. See ``stochastic_kahan_add_``, also for the random bits.
 
     Raises:
         RunError: an argument is out of range.
@@ -190,6 +190,7 @@ class KahanEMA(TraceableAverage):
         self.largest = number_tensor(largest, average.device)
         self._stochastic = stochastic
         self._scale = number_tensor(float(scale), average.device)
+        # All factors by which C can shrink, down to about 1: a choice among them needs no loop, and can be traced.
         self._halvings = number_tensor([2.0**-k for k in range(math.ceil(math.log2(scale)) + 1)], average.device)
         self._make_room(average)
         self.buffer = torch.mul(average.detach(), self.scale)
@@ -205,7 +206,7 @@ class KahanEMA(TraceableAverage):
     def update_(self, source: torch.Tensor) -> None:
         """Moves the average towards ``source``; NaN and infinity spread into it."""
         factor, scale = self._make_room(source)
-        # Also by 1, so that every update consists of the same operations and draws equally many random bits.
+        # Also by 1, so that every update has the same operations and draws the same number of random bits.
         multiply_(self.buffer, factor)
         multiply_(self.compensation, factor)
         if self._stochastic:
@@ -235,6 +236,7 @@ class KahanEMA(TraceableAverage):
         """
         largest_source, dtype = magnitude(source), source.dtype
         scales = self._scale * self._halvings
+        # A source that is not finite changes nothing; the first factor that fits is the largest.
         fits = (scales <= 1) | ~(2 * scales * largest_source > self.largest) | ~largest_source.isfinite()
         factor = self._halvings.gather(0, fits.to(torch.int64).argmax().view(1)).view(())
         self._scale.mul_(factor)

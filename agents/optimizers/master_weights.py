@@ -21,7 +21,7 @@ class MasterWeights:
     rounded copy (to nearest). Full precision is float32, or the format's carrier where that is wider.
 
     Args:
-        low: the parameters in the format (in its carrier, or in a half precision of PyTorch); where they start.
+        low: the initial parameters in the format (in its carrier, or in a half precision of PyTorch).
         format: the format.
 
     Attributes:
@@ -40,24 +40,24 @@ class MasterWeights:
         self._unrounded = Simulation("fp32", warn_unused=False)
 
     def watch(self, watcher: Watcher) -> None:
-        """Notifies a watcher of computations in full precision, which surrounding simulations do not see."""
+        """Notifies a watcher of computations in full precision, which are outside of surrounding simulations."""
         self._unrounded = Simulation("fp32", warn_unused=False, watchers=[watcher])
 
     @contextmanager
     def updating(self) -> Iterator[None]:
-        """For the block, arithmetic is in full precision, whatever is simulated around it; then ``low`` is renewed."""
+        """Computes in full precision for the block, inside of any simulation; then updates ``low``."""
         with self._unrounded:
             yield
             self._publish()
 
     @torch.no_grad()
     def take_gradients(self) -> None:
-        """Copies the gradients of ``low``, with whatever scale they have, to the master weights."""
+        """Copies the gradients of ``low``, including their scale, to the master weights."""
         assert self.low.grad is not None
         self.weights.grad = self.low.grad.to(dtype=self.weights.dtype, copy=True)
 
     def load(self, weights: torch.Tensor) -> None:
-        """Takes over master weights from a checkpoint; ``low`` has its own place there."""
+        """Restores master weights from a checkpoint; ``low`` is stored separately."""
         self.weights.copy_(weights)
 
     @torch.no_grad()
@@ -70,7 +70,7 @@ class MasterEMA(MovingAverage):
     """The plain average, kept in full precision, with a rounded copy for the network that is averaged.
 
     Args:
-        average: the low-precision tensor kept up to date; changed in place; its value is where it starts.
+        average: the average in low precision, with its initial value; changed in place.
         tau: the step, in (0, 1].
         format: the format of ``average``.
     """
@@ -81,7 +81,7 @@ class MasterEMA(MovingAverage):
         self._plain = PlainEMA(self._master.weights, tau)
 
     def watch(self, watcher: Watcher) -> None:
-        """Notifies a watcher of the average's computations in full precision, which simulations do not see."""
+        """Notifies a watcher of computations in full precision, which are outside of surrounding simulations."""
         self._master.watch(watcher)
 
     def update_(self, source: torch.Tensor) -> None:
@@ -90,9 +90,9 @@ class MasterEMA(MovingAverage):
             self._plain.update_(source)
 
     def state_dict(self) -> dict[str, Any]:
-        """The average in full precision."""
+        """Returns the average in full precision."""
         return {"master": self._master.weights}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes it over."""
+        """Restores the state that :meth:`state_dict` returned."""
         self._master.load(state["master"])

@@ -1,4 +1,4 @@
-"""The optimizer of one network as the config describes it: with any of the fixes, or as a baseline."""
+"""The optimizer of one network for a config: with any of the fixes, or as a baseline."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..config.storage import Storage
     from .step_norms import StepNorms
 
-_CLIPPING_EPS = 1e-6
+_CLIPPING_EPS = 1e-6  # From ``torch.nn.utils.clip_grad_norm_``.
 
 # For each tensor of an optimizer, the key of ``storage`` with its format.
 _STORED = {
@@ -87,6 +87,7 @@ class NetworkOptimizer:
         stored = {} if storage is None else storage.formats
         self._kept = {name: Kept.of(stored[key]) for name, key in _STORED.items() if key in stored}
         self._keep({"parameters": flat})
+        # Kahan-gradients: also for all networks if compensations are stored, or rounded stochastically.
         stochastic = is_stochastic(config.fixes, "weights")
         kahan = (kahan or "compensation" in self._kept or stochastic) and "kahan_gradients" in config.fixes
         self._scaled_norms = "scaled_norms" in config.fixes
@@ -97,7 +98,7 @@ class NetworkOptimizer:
             "lr": config.lr,
             "eps": config.adam_eps * baseline.eps_factor,
             "kahan": kahan,
-            "keep": self._kept.pop("parameters", None) if kahan else None,
+            "keep": self._kept.pop("parameters", None) if kahan else None,  # The compensated sum itself rounds them.
             "eps_floor": format.smallest if compound else 0.0,
             "anneal_over": config.anneal_over,
             "stochastic": kahan and stochastic,
@@ -140,19 +141,20 @@ class NetworkOptimizer:
         return number_or_tensor(factor * self.scaler.tensors["scale"] / count, self.flat.dtype)
 
     def watch(self, watcher: Watcher) -> None:
-        """Notifies a watcher of computations with master weights, which surrounding simulations do not see."""
+        """Notifies a watcher of computations with master weights, which are outside of surrounding simulations."""
         if self._master:
             self._master.watch(watcher)
 
     def clip_gradients(self, most: float) -> None:
-        """Scales the gradients down where their norm, without the loss scale, is above ``most``.
+        """Scales the gradients down if their norm, without the loss scale, is above ``most``.
 
-        g <- g / max(1, (norm + 1e-6) / most), as in ``torch.nn.utils.clip_grad_norm_``. Gradients that are not finite
-        stay so. By :func:`~roundoff.agents.optimizers.scaled_norms.norm_over_naive` the norm of finite ones may be
-        infinite, and all become 0.
+        g <- g / max(1, (norm + 1e-6) / most), as in ``torch.nn.utils.clip_grad_norm_``. Non-finite gradients remain
+        non-finite. With :func:`~roundoff.agents.optimizers.scaled_norms.norm_over_naive`, the norm of finite gradients
+        may be infinite, and all gradients become 0.
         """
         gradient = self.flat.grad
         assert gradient is not None
+        # Over ``most`` times the loss scale, which gradients contain.
         norm = (norm_over if self._scaled_norms else norm_over_naive)(gradient, self._times_scale(most))
         gradient.div_(norm.add_(_CLIPPING_EPS / most).clamp_(min=1.0))
 
@@ -179,7 +181,7 @@ class NetworkOptimizer:
         if self._coerced_to is not None:
             coerce_([self.flat.grad], self._coerced_to)
         self._keep({"gradients": self.flat.grad})
-        if self._master:
+        if self._master:  # The optimizer steps in full precision, outside of the simulation.
             with self._master.updating():
                 self._master.take_gradients()
                 self._step()

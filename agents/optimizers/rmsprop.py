@@ -12,7 +12,7 @@ from .hadam import KeepingRoots
 
 
 class _WithoutFirstMoment(AdamBase):
-    """The arguments of RMSProp."""
+    """AdamBase with the arguments of RMSProp."""
 
     averages_gradients: ClassVar[bool] = False
 
@@ -49,9 +49,8 @@ class RMSProp(_WithoutFirstMoment, KeepingSquares):
 class HRMSProp(_WithoutFirstMoment, KeepingRoots):
     """RMSProp with w = sqrt(v) in place of v, by hypot: w <- hypot(sqrt(alpha) w, sqrt(1 - alpha) g).
 
-    In exact arithmetic it is the same algorithm; nothing is squared that could overflow or underflow. hAdam is to Adam
-    what this is to RMSProp.
-    For the arguments see :class:`RMSProp`.
+    In exact arithmetic it is the same algorithm, without squares that could overflow or underflow. It changes RMSProp
+    in the same way as hAdam changes Adam. For the arguments see :class:`RMSProp`.
 
     Source:
         Low-precision SAC, Section 3, Algorithm 1, without its first moment.

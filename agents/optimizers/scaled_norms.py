@@ -1,4 +1,4 @@
-"""Norms and standard deviations as usually computed, and of numbers that are first divided by the largest of them.
+"""Norms and standard deviations, by the usual formulas, and of numbers that are first divided by the largest.
 
 A fix beyond the paper's six, for gradients that are clipped by their norm and numbers that are standardized.
 """
@@ -16,7 +16,7 @@ _EPS = 1e-8
 
 
 def norm_over_naive(x: Tensor, unit: float | Tensor) -> Tensor:
-    """The Euclidean norm, sqrt(sum of x^2), over ``unit``.
+    """Computes the Euclidean norm, sqrt(sum of x^2), over ``unit``.
 
     The squares overflow and underflow: in e5m10 the norm is infinite once the squares sum to 65520 (one number of 256,
     or 10 000 of 2.6), and the square of a number below 1.7e-4 is 0.
@@ -36,10 +36,10 @@ def norm_over_naive(x: Tensor, unit: float | Tensor) -> Tensor:
 
 
 def norm_over(x: Tensor, unit: float | Tensor) -> Tensor:
-    """The Euclidean norm over ``unit``: (m / unit) * sqrt(mean of (x / m)^2) * sqrt(count), m the largest magnitude.
+    """Computes the norm over ``unit`` as (m / unit) * sqrt(mean of (x / m)^2) * sqrt(count), m the largest magnitude.
 
-    No square is above 1, and the largest is 1, so that nothing overflows and underflow is negligible; the norm
-    itself, which may be above the largest number of a format, is not formed.
+    No square is above 1, and the largest is 1, so that nothing overflows and underflow is negligible. The norm
+    itself, which may be above the largest number of a format, is never computed.
 
     Args:
         x: any floating-point type and shape.
@@ -57,10 +57,10 @@ def norm_over(x: Tensor, unit: float | Tensor) -> Tensor:
 
 
 def standardized_naive(x: Tensor, unit: float = 1.0) -> Tensor:
-    """(x - mean) / (s + 1e-8 unit), with the standard deviation s = sqrt(sum of (x - mean)^2 / (count - 1)).
+    """Computes (x - mean) / (s + 1e-8 unit), with the standard deviation s = sqrt(sum of (x - mean)^2 / (count - 1)).
 
-    In e5m10 the squares overflow where numbers are 256 and more from their mean, s is infinite and all results are 0;
-    and 1e-8 is 0, so that numbers that are all the same give NaN.
+    In e5m10 the squares overflow if numbers are 256 and more from their mean: s is infinite, and all results are 0.
+    1e-8 is 0, so that equal numbers give NaN.
 
     Args:
         x: two numbers or more, of any floating-point type.
@@ -78,7 +78,7 @@ def standardized_naive(x: Tensor, unit: float = 1.0) -> Tensor:
 
 
 def standardized(x: Tensor, unit: float = 1.0) -> Tensor:
-    """(x - mean) / (s + 1e-8 unit), computed as z / (s / m + 1e-8 unit / m), z = (x - mean) / m.
+    """Computes (x - mean) / (s + 1e-8 unit) as z / (s / m + 1e-8 unit / m), z = (x - mean) / m.
 
     m is the largest |x - mean|.
 
@@ -96,7 +96,7 @@ def standardized(x: Tensor, unit: float = 1.0) -> Tensor:
     largest, none = _largest(centered)
     scaled = centered.div_(largest)
     deviation = torch.square(scaled).mean().sqrt_().mul_(_correction(x))
-    # The quotient alone may underflow, since s / m is at least 1 / sqrt(count); where m is 0, none is 1.
+    # Only the quotient may underflow, since s / m is at least 1 / sqrt(count); if m is 0, ``none`` is 1.
     return scaled.div_(deviation + torch.full_like(largest, _EPS * unit).div_(largest) + none)
 
 
@@ -106,7 +106,7 @@ def _correction(x: Tensor) -> float:
 
 
 def _largest(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest magnitude, or 1 if all numbers are 0; and whether they are."""
+    """Returns the largest magnitude, or 1 if all numbers are 0; and whether all are 0."""
     largest = torch.linalg.vector_norm(x, math.inf)
     none = largest == 0
     return largest + none, none

@@ -20,22 +20,22 @@ _LEAST, _MOST = -1074, 1023
 class StepNorms:
     """The norms of a step, of weights, gradients, the step itself and moments; and the magnitudes of gradients.
 
-    Computed in float64 outside of the simulation, which neither rounds nor counts them. NaN if one of the numbers is
-    NaN, infinite if one is infinite; no number of another format overflows.
+    They are computed in float64 outside of the simulation, which neither rounds nor counts them. NaN if one of the
+    numbers is NaN, infinite if one is infinite; numbers of other formats cannot overflow.
 
     Args:
         first: the number of weights in the network's first layer, which comes first in its parameters.
 
     Attributes:
         latest: tensors by name: ``weights_norm`` after the step; ``gradients_norm`` before it, without the loss scale,
-            not clipped, of this learner only; ``steps_norm``, by how much the weights moved; the same of the first
+            not clipped, of this learner only; ``steps_norm``, of the change of the weights; the same of the first
             layer as ``first_layer_weights_norm`` and so on; ``first_moment_norm`` of the mean of gradients, if the
             optimizer has one, and ``second_moment_norm`` of the root of the mean of their squares, both without the
             loss scale.
 
     Source:
-        Stooke & Abbeel, "Accelerated Methods for Deep Reinforcement Learning", Figure 8; of the gradients' magnitudes,
-        Low-precision SAC, Figure 6.
+        Stooke & Abbeel, "Accelerated Methods for Deep Reinforcement Learning", Figure 8; for the magnitudes of
+        gradients Low-precision SAC, Figure 6.
     """
 
     def __init__(self, first: int) -> None:
@@ -53,7 +53,7 @@ class StepNorms:
         if self._exponents is None:
             self._exponents = torch.zeros(_MOST - _LEAST + 2, dtype=torch.int64, device=gradients.device)
         bins = gradients.frexp().exponent.to(torch.int64) - 1 - _LEAST
-        bins[~gradients.isfinite() | (gradients == 0)] = _MOST - _LEAST + 1
+        bins[~gradients.isfinite() | (gradients == 0)] = _MOST - _LEAST + 1  # The last bin, which is not reported.
         self._exponents = self._exponents.to(gradients.device).index_add_(0, bins, torch.ones_like(bins))
         self.latest = self._norms("gradients", gradients)
 
@@ -103,9 +103,9 @@ def half_batch_cosine(
 ) -> torch.Tensor:
     """Returns the cosine of the angle between the gradient of a batch and the gradient of every other row.
 
-    Near 1 / sqrt(2) the two halves are orthogonal, as noise is; near 1 they agree, and a larger batch says little more.
-    The forward pass is as it was rounded; the gradients are of plain arithmetic, outside of the simulation, which
-    neither rounds nor counts them. The graph is kept. NaN where a gradient is 0 or not finite.
+    Near 1 / sqrt(2) the two halves are orthogonal, like noise; near 1 they agree, and a larger batch adds little. The
+    forward pass is the rounded one; the gradients are in plain arithmetic, outside of the simulation, which neither
+    rounds nor counts them. The graph is kept. NaN if a gradient is 0 or not finite.
 
     Args:
         outputs: the inputs of the loss, (n, ...) each, with their graph.

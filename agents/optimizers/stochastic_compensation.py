@@ -1,4 +1,4 @@
-"""Compensated sums with a compensation that loses nothing on average (stochastic compensation)."""
+"""Compensated sums with a compensation that is exact on average (stochastic compensation)."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def stochastic_kahan_add_(
         total: the sum so far; any floating-point type, any shape; changed in place.
         compensation: like ``total``; zero before the first call; changed in place.
         values: the values to add; like ``total``; unchanged.
-        factor: times this; a number, or a tensor without dimensions.
-        keep: as for ``kahan_add_``.
+        factor: the factor of ``values``; a number, or a tensor without dimensions.
+        keep: see ``kahan_add_``.
 
     Returns:
         ``total``. NaN and infinities of values spread into it; once it overflows to infinity, the compensation becomes
@@ -57,12 +57,12 @@ def step_towards(
     scale: float | torch.Tensor,
     minus_tau: float | torch.Tensor,
 ) -> torch.Tensor:
-    """The increment tau (scale * source - average) - compensation of an average, rounded once, stochastically.
+    """Computes the increment tau (scale * source - average) - compensation, rounded once, stochastically.
 
     Args:
         average: any floating-point type.
-        compensation: like it.
-        source: like it.
+        compensation: like ``average``.
+        source: like ``average``.
         scale: the ratio of ``average`` to the average of ``source``.
         minus_tau: minus the step of the average.
     """

@@ -1,4 +1,4 @@
-"""Moments of an optimizer that follow, whatever few bits they have (stochastic moments)."""
+"""Moments of an optimizer that follow gradients even with few bits (stochastic moments)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def stochastic_mean_(moment: torch.Tensor, values: torch.Tensor, beta: float) ->
     b = 0.999 and seven bits or fewer it never falls. Rounded stochastically it is right on average. In exact arithmetic
     it is the usual mean.
 
-    The surrounding simulation gives the format and the random bits; see
+    The surrounding simulation determines the format and the random bits; see
     :func:`~roundoff.agents.stochastic.rounded_stochastically`.
 
     Args:
         moment: m; any floating-point type, any shape; changed in place.
-        values: x, like it; NaN and infinities spread into it.
+        values: x, like ``moment``; NaN and infinities spread into it.
         beta: b, in [0, 1).
 
     Returns:
@@ -45,7 +45,7 @@ def stochastic_mean_square_(moment: torch.Tensor, values: torch.Tensor, beta: fl
 def stochastic_root_(moment: torch.Tensor, values: torch.Tensor, beta: float) -> torch.Tensor:
     """Moves the root of a mean square: w <- sqrt(b w^2 + (1 - b) x^2); otherwise as :func:`stochastic_mean_`.
 
-    It is the root that is right on average, given w; its square is larger by the variance of its rounding.
+    The root is right on average, given w; its square is larger by the variance of its rounding.
     """
     return moment.copy_(rounded_stochastically(_root(moment, values, beta), moment.dtype, "hypot"))
 
