@@ -27,9 +27,9 @@ from ..streams import Stream, sequence, torch_generator
 from .chunks import ACTIVITIES, Chunk, PolicyChoice, Pull, pulls_before
 from .weights import opened
 
-_Weights = tuple[int, NDArray[np.uint8]]  # the version and the packed weights
-_SECONDS_TO_PULL = 120.0  # for the first weights; a machine may be busy with starting processes
-_SECONDS_TO_ANSWER = 30.0  # for later weights; without them an actor continues with its current ones
+_Weights = tuple[int, NDArray[np.uint8]]  # The version and the packed weights.
+_SECONDS_TO_PULL = 120.0  # For the first weights; a machine may be busy with starting processes.
+_SECONDS_TO_ANSWER = 30.0  # For later weights; without them an actor continues with its current ones.
 _PAUSE = 0.2
 
 
@@ -56,7 +56,7 @@ class Actor:
         self._ray, self._quantizer, self._config, self._keys = ray, quantizer, config, config.actors
         rank, life, self._steps = order["rank"], order["life"], order["steps"]
         count = config.environments // self._keys.count
-        stream_key = (rank, life) if rank or life else ()
+        stream_key = (rank, life) if rank or life else ()  # The first life of actor 0 has the streams of a learner.
         self._sizes = environments = VectorEnvironment(order["opening"], [count], [True])
         numbers = range(rank * count, (rank + 1) * count)
         life_key = (life,) if life else ()
@@ -94,16 +94,17 @@ class Actor:
                 pulls.append(pull)
             actions, basis = self._choose()
             choices.append(None if basis is None else PolicyChoice(self._observations, basis))
-            if not np.isfinite(actions).all():
+            if not np.isfinite(actions).all():  # A sample without a step, with which the run crashes.
                 zeros, observations = np.zeros(len(actions)), self._observations
                 samples.append(Sample(0, actions, Steps(observations, zeros, zeros, zeros != 0, observations), zeros))
                 break
             with self._measure("environment"):
                 sample = self._sampler.act(actions)
-            assert sample is not None  # one group has its turn at once
+            assert sample is not None  # A single group returns its outcome at once.
             samples.append(sample)
             self._observations = self._perceived(sample.steps.observations)
             self._steps += len(actions)
+        # Each pull with the choices up to the next one.
         ends = [*(pull.at for pull in pulls), count][1:]
         complete_pulls = [pull.shown(choices[pull.at : end]) for pull, end in zip(pulls, ends, strict=True)]
         return Chunk.of(samples, complete_pulls, self._seconds, choices if self._keys.importance_weights else [])
@@ -176,7 +177,7 @@ class Actor:
                     version, (reference,) = latest
                     return version, self._ray.get(reference, timeout=_SECONDS_TO_ANSWER)
             except self._ray.exceptions.RayError:
-                pass  # the quantizer has died, and comes back
+                pass  # The quantizer has died, and Ray restarts it.
             if self._weights:
                 return None
             if time.monotonic() > deadline:
@@ -211,7 +212,7 @@ class Actor:
 
 @final
 class NoisyPolicy:
-    """Acts as an engine does, with other outputs: y + |q - y| u, with y in fp32 and q in a format.
+    """Acts like an engine, with the outputs y + |q - y| u, where y is computed in fp32 and q in a format.
 
     The noise has the length of the format's error in each state, and a direction u drawn uniformly at each step. So
     both perturbations are equally large, but rounding errors repeat in the same state, and noise does not. Components
@@ -220,7 +221,7 @@ class NoisyPolicy:
 
     Args:
         message: a packed policy in fp32.
-        format: the format that causes the error, in weights and activations; see ``Simulated``.
+        format: the format that causes the error, in weights and activations; see ``SimulatedEngine``.
         generator: draws the directions.
     """
 
@@ -242,7 +243,7 @@ class NoisyPolicy:
         )
         direction = torch.randn(exact.shape, generator=self._generator, dtype=torch.float64)
         error = rounded - exact
-        if self._parts:
+        if self._parts:  # Removes the components without an effect.
             centred = [x.view(len(x), self._parts, -1) for x in (error, direction)]
             error, direction = ((x - x.mean(2, keepdim=True)).flatten(1) for x in centred)
         length, direction_length = (x.norm(dim=1, keepdim=True) for x in (error, direction))

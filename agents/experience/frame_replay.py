@@ -109,9 +109,7 @@ class FrameReplay:
         self._offsets = torch.arange(-stack + 1, 2, device=device)
         parts = zip(*(torch.split(x, share) for x in (self.images, self.rows, self._places)), strict=True)
         self.on_change: Callable[[int, bool], None] | None = None
-        self._rings = [
-            _Ring(stack, *part, on_change=partial(self._report_change, i * share)) for i, part in enumerate(parts)
-        ]
+        self._rings = [_Ring(stack, *part, on_change=partial(self._report, i * share)) for i, part in enumerate(parts)]
 
     def __len__(self) -> int:
         return sum(map(len, self._rings))

@@ -21,11 +21,11 @@ _MOMENTS = ("moment", "second", "compensation")
 class AsynchronousGroup:
     """This process among the learners of a run that share central parameters, on one machine; number 0 leads.
 
-    A learner computes a gradient with its own parameters. Then, chunk by chunk, it locks the chunk, reads the central
+    A learner computes a gradient with its local parameters. Then, chunk by chunk, it locks the chunk, reads the central
     parameters and moments, applies its step to them, and writes them back (``every`` = 1; with any fix); or it takes
     several local steps, and then applies their sum (``every`` > 1; :class:`MultiStepAdam`). With loss scaling there is
     one chunk, since a step is skipped for all parameters; if the central scale has changed since a gradient was
-    computed, the gradient is multiplied by the quotient.
+    computed, the gradient is multiplied by the ratio of the scales.
 
     The result depends on the order of learners, so that runs cannot be repeated, except with ``lockstep``.
 
@@ -91,7 +91,7 @@ class AsynchronousGroup:
             chunks += stepper.chunks
             self._steppers[id(optimizer)] = stepper
         self._store = CentralStore(self._memory, chunks, leads=self.leads, steps=step)
-        if not self.leads:
+        if not self.leads:  # All begin with the leader's parameters.
             self.pull()
 
     def mean_count(self, count: int) -> int:
@@ -100,7 +100,7 @@ class AsynchronousGroup:
 
     def step(self, optimizer: NetworkOptimizer, largest_norm: float | None) -> None:
         """Moves the central parameters by this learner's gradients, clipped, and copies them to ``optimizer``."""
-        if largest_norm is not None:
+        if largest_norm is not None:  # Here: a part of a gradient has another norm.
             optimizer.clip_gradients(largest_norm)
         with self.store.turn(self.rank, self.count) if self._lockstep else nullcontext():
             self._steppers[id(optimizer)].step(self.store)
@@ -149,14 +149,14 @@ class _InChunks:
     def __init__(self, optimizer: NetworkOptimizer, count: int) -> None:
         tensors = optimizer.tensors
         length = len(optimizer.flat)
-        if optimizer.scaler:
+        if optimizer.scaler:  # A step is skipped for all parameters.
             count = 1
         self._parts: list[NetworkOptimizer] = []
         self.chunks = []
         for i, positions in enumerate(torch.arange(length).tensor_split(min(count, length))):
             begin, end = int(positions[0]), int(positions[-1]) + 1
             chunk = {name: x[begin:end] if name in ("parameters", *_MOMENTS) else x for name, x in tensors.items()}
-            if i:
+            if i:  # The first chunk has the optimizer's own count; each part counts its steps.
                 chunk["step"] = tensors["step"].clone()
             chunk["parameters"].grad = optimizer.flat.grad[begin:end]  # type: ignore[index]
             self._parts.append(optimizer.bound_to(chunk))
@@ -165,7 +165,7 @@ class _InChunks:
 
     def step(self, store: CentralStore) -> None:
         for i, part in enumerate(self._parts):
-            scale = part.scale
+            scale = part.scale  # Of the gradient; ``held`` reads the central scale.
             with store.held(self.first + i):
                 if part.scale != scale:
                     assert part.flat.grad is not None
@@ -206,22 +206,22 @@ class MultiStepAdam:
 
         a_g <- b1 a_g + g,    a_h <- hypot(sqrt(b2) a_h, g),    a_s <- a_s + s.
 
-    After n of them, central parameters and moments become
+    After n local steps, central parameters and moments become
 
         theta <- theta - a_s,    m <- b1^n m + (1 - b1) a_g,    v <- b2^n v + (1 - b2) a_h^2,
 
     and the local ones become these. a_h is the root of the paper's a_g2 <- b2 a_g2 + g^2: the same in exact arithmetic,
-    without a square that could overflow or underflow. With one learner that exchanges after each step, this is Adam to
-    the bit. Counts of steps, which correct the bias, stay each learner's own, as in the paper.
+    without a square that could overflow or underflow. With one learner that exchanges after each step, the bits are
+    the same as Adam's. Each learner has a separate count of steps for bias corrections, as in the paper.
 
-    eps is added to the root of v, outside of it, as the authors' program has it; the text omits it. NaN and infinities
-    go through to the central parameters.
+    eps is added to the root of v, outside of the root, as in the authors' program; the text omits it. NaN and
+    infinities reach the central parameters.
 
     Args:
         optimizer: the optimizer of the local parameters; without loss scaling, compensation, or master weights.
 
     Attributes:
-        tensors: copies of the central parameters, m, and v (of hAdam its root), as last read.
+        tensors: copies of the central parameters, m, and v (of hAdam its root), from the last exchange.
 
     Source:
         Stooke, Abbeel, "Accelerated Methods for Deep Reinforcement Learning", Appendix B.
@@ -252,7 +252,7 @@ class MultiStepAdam:
         self._gradients.mul_(beta1).add_(gradient)
         torch.hypot(self._root.mul_(math.sqrt(beta2)), gradient, out=self._root)
         self._steps += 1
-        torch.add(self.tensors[0], self._change, out=self._flat)
+        torch.add(self.tensors[0], self._change, out=self._flat)  # The parameters for the next gradient.
 
     @torch.no_grad()
     def exchange(self) -> None:

@@ -17,18 +17,18 @@ from torch import Tensor
 from ...formats import unsimulated
 
 _READY, _STOP, _STEPS, _TURN = range(4)
-_WORDS = 64  # of the header, 8 bytes each: the four above, and which copy of each chunk counts
+_WORDS = 64  # Of the header, 8 bytes each: the four above, and the number of each chunk's active copy.
 _MOST_CHUNKS = _WORDS - 4
-_PAUSE = 0.0005  # seconds
+_PAUSE = 0.0005  # Seconds.
 
 
 @final
 class CentralStore:
     """Chunks of tensors that several processes read and write, and a counter of steps.
 
-    Each chunk has two copies: data is written to the inactive copy, which then becomes the active one. So a process
-    that is killed, at any moment, leaves every chunk as it was before or as it is after its change. The locks are the
-    system's locks on the memory's file, which end with the process that holds them.
+    Each chunk has two copies: data is written to the inactive copy, which then becomes the active one. So every chunk
+    is complete, before or after a change, if a process is killed at any moment. The locks are the system's locks on
+    the memory's file, which end with the process that holds them.
 
     Args:
         memory: a file of the system's memory (``os.memfd_create``), which is empty until the leader has joined.
@@ -96,12 +96,12 @@ class CentralStore:
 
     @property
     def steps(self) -> int:
-        """The counter."""
+        """The counter of steps."""
         return int(self._header[_STEPS])
 
     @property
     def stop(self) -> bool:
-        """Whether the learners are to end."""
+        """Whether the learners are requested to end."""
         return bool(self._header[_STOP])
 
     def ask_to_stop(self) -> None:

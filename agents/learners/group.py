@@ -23,10 +23,10 @@ from torch import Tensor
 
 from ..optimizers.network_optimizer import NetworkOptimizer
 
-_TO_MEET = timedelta(minutes=2)  # for joining, once all learners have reported that they are about to
-# Long, since learners wait for the leader's evaluations. The end of a learner is noticed at once by its connections.
+_TO_MEET = timedelta(minutes=2)  # For joining, after all learners have reported that they are ready.
+# Long, since learners wait for the leader's evaluations. The end of a learner is detected at once by its connections.
 _PATIENCE = timedelta(days=7)
-_TURNS_BETWEEN_WORDS = 10  # turns between agreements on stopping: a second or less
+_TURNS_BETWEEN_AGREEMENTS = 10  # On stopping: a second or less.
 
 
 @final
@@ -103,9 +103,9 @@ class LearnerGroup:
         return step + count * self.count
 
     def is_to_stop(self, requested: bool) -> bool:
-        """Returns whether to stop now; the leader decides, every few calls, which are as many in each learner."""
+        """Returns whether to stop now; the leader decides, every few calls, which each learner counts."""
         self._turns += 1
-        return self._turns % _TURNS_BETWEEN_WORDS == 0 and bool(self.agree(requested))
+        return self._turns % _TURNS_BETWEEN_AGREEMENTS == 0 and bool(self.agree(requested))
 
     def sum_(self, gradient: Tensor) -> None:
         """Replaces a gradient by the sum of all learners' gradients, with the same result in each.
@@ -141,7 +141,7 @@ class LearnerGroup:
             dist.barrier()
 
     def leave(self) -> None:
-        """Closes the connections, which ends those of the other learners."""
+        """Closes the connections, which the other learners notice."""
         dist.destroy_process_group()
 
     @unsimulated
@@ -160,5 +160,5 @@ class _noticing_loss:  # noqa: N801  used as a function is
         """Prepares nothing."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, RuntimeError):  # which is what torch.distributed raises
+        if isinstance(error, RuntimeError):  # From torch.distributed.
             raise LearnerLost(str(error)) from error

@@ -17,7 +17,7 @@ class Parcel:
     """A tensor as bytes, with the shapes and types for reading parcels of like tensors.
 
     Attributes:
-        content: uint8, 1-D; its length depends only on the shape, dtype and format of the tensor.
+        content: uint8, 1-D; the length depends only on the shape, dtype and format of the tensor.
         like: the original tensor, for its shape and dtype.
         format: the format for sending; None: the tensor is not rounded.
         codes: the codes of the tensor in the format, for their shapes and types.

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class LearnerLost(Exception):  # noqa: N818  no error of this process
-    """Another learner of the run has ended, or its node is gone."""
+    """Raised when another learner of the run has ended, or its node has failed."""
 
 
 class Learners(Protocol):

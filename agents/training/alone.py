@@ -40,33 +40,33 @@ def train(
     allow_imports: Collection[str] = (),
     on_profile: Callable[[Profile], None] | None = None,
 ) -> Result:
-    """Trains an agent, or continues to, and leaves the run in ``directory`` (see :mod:`roundoff.runs`).
+    """Trains an agent, or continues to, and stores the run in ``directory`` (see :mod:`roundoff.runs`).
 
-    The same config gives the same metrics and weights, bit for bit, on the same machine, however often the run was
-    interrupted and continued by calling this again. A run that has ended is not repeated. Whatever stops the
-    process loses at most the work since the last checkpoint.
+    The same config has the same metrics and weights, bit for bit, on the same machine, also if the run was interrupted
+    and continued by calling this again. A run that has ended is not repeated. If the process is stopped, at most the
+    work since the last checkpoint is lost.
 
     Args:
         config: the config of the run.
         directory: the run's folder; created if it is missing. It may contain nothing else.
         on_progress: called at least once per episode, and about once per second.
-        stop: once it is made, the run saves a checkpoint between two agent steps, and stops.
-        compiled: whether updates are compiled, where they can be; None: where that saves time. No result depends on it.
-        on_notice: called with a message about that decision, and again if it has to change.
+        stop: after a request, the run saves a checkpoint between two agent steps, and stops.
+        compiled: whether updates are compiled, if possible; None: if that saves time. No result depends on it.
+        on_notice: called with a message about that decision, and again if it changes.
         allow_imports: modules that may be imported to make the task ``gym:<module>:<id>``, or packages that hold them;
-            modules imported already by the program are allowed. A config from a file may name any module.
-        on_profile: called at the end, also after an interruption, with where the time has gone; a run that had ended
-            before reports the times that it has written. On a GPU the run then waits for it at the end of each
-            activity, which takes longer, and no result depends on it.
+            modules that the program has already imported are allowed. A config from a file may name any module.
+        on_profile: called at the end, also after an interruption, with the time by activity; for a run that had ended
+            before, with the stored times. On a GPU the run then waits for it at the end of each activity, which takes
+            longer, and no result depends on it.
 
     Returns:
-        How the run ended. A non-finite action ends it as crashed, which is a result, not an error.
+        The result of the run. A non-finite action ends it as crashed, which is a result, not an error.
 
     Raises:
         RunError: the folder is another run's, the device is missing, the task's module is not allowed, or an
             environment failed.
         FileError: a file cannot be written, is damaged, or another process works in the folder.
-        Stopped: as ``stop`` asked; calling this again continues.
+        Stopped: ``stop`` has received a request; calling this again continues.
     """
     with open_run(
         config, directory, on_progress, stop, allow_imports, wait=on_profile is not None, on_notice=on_notice
@@ -95,10 +95,10 @@ def open_run(
 ) -> Iterator[Run | AdaptedRun | Result]:
     """Begins or continues a run within the block; yields its result if it has ended; see :func:`train` and ``Run``."""
     files = RunDirectory(directory)
-    if files.result.exists():  # before any locking, since the folder of a finished run may be write-protected
+    if files.result.exists():  # Before any locking, since the folder of a finished run may be write-protected.
         files.check(config)
     else:
-        device = open_device(config.device, config.format if config.native else None)  # before anything is written
+        device = open_device(config.device, config.format if config.native else None)  # Before anything is written.
         check_run(config, allow_imports)
         if isinstance(config, AdapterConfig):
             require(config.package)
@@ -106,7 +106,7 @@ def open_run(
         with directory_lock(directory):
             remove_temporaries(files.path)
             files.claim(config)
-            if not files.result.exists():
+            if not files.result.exists():  # Another process may have ended the run before this one had the lock.
                 stop = stop or StopRequest()
                 with _enough_memory(config), _threads(config.threads):
                     if isinstance(config, AdapterConfig):
@@ -142,7 +142,7 @@ def train_alone(run: Run | AdaptedRun, *, compiled: bool | None, on_notice: Call
         while True:
             start = time.perf_counter()
             try:
-                metrics = run.learner.update(batch)
+                metrics = run.learner.update(batch)  # Here, not in the generator: a population updates several runs.
             except Exception as error:  # noqa: BLE001  the run decides whether it has crashed
                 batch = training.throw(error)
                 continue

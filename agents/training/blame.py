@@ -21,9 +21,9 @@ from ..errors import FileError
 from .alone import train
 
 UNROUNDED: list[dict[str, Any]] = [{"operation": "*", "format": HIGH}]
-"""Rules under which nothing is rounded but what comes from outside."""
+"""Rules under which only data from outside are rounded."""
 LEFT_MOVES: dict[str, Any] = {"operation": sorted(MOVES), "format": HIGH}
-"""The rule by which what only moves values passes on what it gets: it is not blamed for what others computed."""
+"""The rule by which moves do not round: they are not blamed for values that others computed."""
 
 
 def blame_run(
@@ -41,12 +41,12 @@ def blame_run(
     ``directory``, and none is repeated: the same call continues after an interruption.
 
     Args:
-        config: a run that fails, as short as it can be.
-        directory: where the trials go.
-        at_least: the return of a successful run, at least; None: it need only not crash.
+        config: a run that fails, as short as possible.
+        directory: the folder of the trials.
+        at_least: the smallest return of a successful run; None: a run that does not crash is successful.
         over: ``operation`` or ``role``.
-        on_trial: told of every trial, in a line.
-        allow_imports: as for :func:`roundoff.agents.train`.
+        on_trial: called with a line about every trial.
+        allow_imports: see :func:`roundoff.agents.train`.
 
     Raises:
         BlameError: the run succeeds, or also fails in high precision.
@@ -57,7 +57,7 @@ def blame_run(
 
 
 def check_over(over: str) -> None:
-    """Raises BlameError unless an agent has units that are called so."""
+    """Raises BlameError unless an agent has such units."""
     if over not in ("operation", "role"):
         raise BlameError(f"over must be operation or role, got {over!r}: an agent has no modules")
 
@@ -66,7 +66,7 @@ def with_rules(config: TrainConfig, rules: Sequence[dict[str, Any]], **changes: 
     """Returns a run with more rules, which override its policy's, and with other changes.
 
     Raises:
-        BlameError: a run like this takes no rules.
+        BlameError: such a run cannot have rules.
     """
     if getattr(config, "storage", None):
         raise BlameError("storage keeps numbers in formats that no rule for an operation or role reaches; leave it out")
@@ -80,7 +80,7 @@ def with_rules(config: TrainConfig, rules: Sequence[dict[str, Any]], **changes: 
 
 
 def units_of_run(folder: Path, over: str) -> set[str]:
-    """The operations or roles that computed something in an observed run, and did not only move values.
+    """Returns the operations or roles that computed something in an observed run, and did not only move values.
 
     Raises:
         FileError: its table is missing, or damaged.
@@ -88,7 +88,7 @@ def units_of_run(folder: Path, over: str) -> set[str]:
     path = RunDirectory(folder).numerics
     try:
         table = csv.DictReader(read_bytes(path).decode().splitlines())
-        # No agent computes with operations that move, nor brings numbers in by them.
+        # Moves compute nothing, and no agent reads data from outside by them.
         rows = [row for row in table if int(row["results"]) and plain_name(row["operation"]) not in MOVES]
         units = {plain_name(row[over]) for row in rows}
     except OSError as error:

@@ -25,7 +25,7 @@ from ..optimizers.master_weights import MasterEMA
 from ..run.loop import Run
 from .alone import open_run
 
-_FEW_TRANSITIONS = 64
+_FEW_TRANSITIONS = 64  # Before the first update.
 _STORED = {"moment": "first_moments", "second": "second_moments", "compensation": "compensations"}
 _KINDS = {"moment": "moments", "second": "moments", "compensation": "compensations"}
 
@@ -42,15 +42,15 @@ def count_updates(
     Args:
         config: the config of the run.
         allow_imports: modules that may be imported to make the task.
-        models: cost models of products, by their own figures.
+        models: cost models of products.
 
     Returns:
-        What ``Cost.as_json`` has, for one update: ``bytes_kept`` with the replay buffer at its full size, by kind under
-        ``kept``; and ``sent``, the bytes of a message of weights to actors, or of a learner's gradients, where some
-        are sent. And the networks and the averages of their weights before and after.
+        ``Cost.as_json`` for one update: ``bytes_kept`` with the replay buffer at its full size, by kind under
+        ``kept``; and ``sent``, the bytes of a message of weights to actors, or of a learner's gradients, if any are
+        sent. Also the networks and the averages of their weights before and after.
 
     Raises:
-        RunError: the run cannot be made, ended before it learned, or is of another library.
+        RunError: the run is not valid, ended before it learned, or is of another library.
     """
     single: dict[str, Any] = {"learners": 1, "asynchronous": False, "communicate": None, "communicate_every": 1}
     single |= {"actors": None, "sampler_learner": None}
@@ -69,13 +69,13 @@ def count_updates(
         for average in learner.averages.values():
             if isinstance(average, MasterEMA):
                 average.watch(counter)
-        count = math.lcm(*(part.every for part in learner.parts))
+        count = math.lcm(*(part.every for part in learner.parts))  # Updates in which each part is due at least once.
         replay = list(_tensors_of(getattr(run.intake, "replay", None)))
-        input_format = None if config.native else Format.parse(config.format)  # of what environments give
+        input_format = None if config.native else Format.parse(config.format)  # Of data from environments.
         _declare_formats(learner, counter, begins=True)
         training = run.training()
         try:
-            batch = next(training)  # for all updates, since the cost does not depend on the values in a batch
+            batch = next(training)  # For all updates, since the cost does not depend on the values in a batch.
         except StopIteration as end:
             result = end.value
             crash = result.crash if isinstance(result, Result) else None
@@ -116,11 +116,11 @@ def _declare_formats(learner: Learner, counter: CostCounter, *, begins: bool) ->
         has_master = isinstance(average, MasterEMA)
         _declare_format(counter, [average.average], run_format if has_master else kept_in("targets"))
         if not has_master:
-            sums = [x for x in _hidden_tensors(average) if x.shape == average.average.shape]  # no tables of constants
+            sums = [x for x in _hidden_tensors(average) if x.shape == average.average.shape]  # No tables of constants.
             _declare_format(counter, sums, kept_in("target_compensations"))
     for name, optimizer in learner.optimizers.items():
-        is_stored = name in learner.networks  # and no single number, such as a temperature
-        has_master = optimizer.parameters is not optimizer.flat  # whose state is in full precision, too
+        is_stored = name in learner.networks  # Not a single number, such as a temperature.
+        has_master = optimizer.parameters is not optimizer.flat  # Then the optimizer's state is in full precision.
         weights = run_format if has_master else kept_in("weights", is_stored=is_stored)
         _declare_format(counter, [optimizer.flat], weights)
         adam = optimizer.optimizer

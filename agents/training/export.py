@@ -37,7 +37,7 @@ class Exported(NamedTuple):
     weight_bytes: int
     """The size of the weights, as they are packed in the format."""
     note: str
-    """Note for the reader; empty if there is none."""
+    """A note for the reader; empty if there is none."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.bytes} bytes, of weights {self.weight_bytes}{'; ' if self.note else ''}{self.note}"
@@ -46,18 +46,19 @@ class Exported(NamedTuple):
 def export_policy(run: str | Path, fmt: str, target: str | Path, *, allow_imports: Collection[str] = ()) -> Exported:
     """Writes the deterministic policy of a finished run, with its weights in a format.
 
-    The file takes the same input as the run's network: an observation as numbers of float32, of images divided as the
-    run divides them. Actions are numbers from -1 to 1, as ``TaskEnvironment`` has them, or one of several.
+    The file takes the same input as the run's network: an observation in float32, for images divided by 255. Actions
+    are numbers from -1 to 1, or discrete; see ``TaskEnvironment``.
 
     Args:
-        run: the folder of a run that is done.
+        run: the folder of a finished run.
         fmt: the format of the weights; for the arithmetic see ``onnx_model`` and ``c_header``.
-        target: a file to be written, ``*.onnx`` or ``*.h``.
-        allow_imports: as for :func:`roundoff.agents.train`; of a run of an older version, which makes the environment.
+        target: the file to write, ``*.onnx`` or ``*.h``.
+        allow_imports: see :func:`roundoff.agents.train`; only for a run of an older version, which needs its
+            environment.
 
     Raises:
         RunError: the folder is not a finished run's, its weights are another agent's, its policy cannot act outside of
-            it, or the kind of file is unknown, or cannot hold the format.
+            the run, or the kind of file is unknown, or cannot hold the format.
         FormatError: the format does not exist.
         FileError: a file cannot be read or written.
         MissingExtraError: onnx is not installed.
@@ -80,14 +81,14 @@ def export(
     """Writes a user's or a library's network as a file that acts without roundoff.
 
     ``export(torch.nn.Sequential(policy.mlp_extractor.policy_net, policy.action_net), "policy.h")`` writes a policy of
-    Stable-Baselines3. Like a run's file, it has the bits of ``Simulated``: the header to the bit, the graph but
-    for tanh and ELU, which ONNX leaves open.
+    Stable-Baselines3. Like a run's file, it has the bits of the engine ``simulated``; the graph only without tanh and
+    ELU, whose rounding ONNX does not define.
 
     Args:
         module: a ``torch.nn.Sequential`` of linear layers, convolutions and activations; see ``policy_of``.
-        target: a file to be written, ``*.onnx`` or ``*.h``.
+        target: the file to write, ``*.onnx`` or ``*.h``.
         format: the format of the weights.
-        decision: how to make actions of the outputs: ``outputs``, ``clip`` (to [-1, 1]), ``tanh``, or ``largest``.
+        decision: the rule from outputs to actions: ``outputs``, ``clip`` (to [-1, 1]), ``tanh``, or ``largest``.
         mean: the mean of observations, for a normalizer, (n,).
         std: the standard deviation of observations, (n,).
         observation_shape: (planes, height, width) if the first layer is a convolution.
@@ -127,7 +128,7 @@ def _write_policy(packed: PackedPolicy, target: Path, about: str) -> Exported:
 def packed_policy(
     run: str | Path, fmt: str, *, allow_imports: Collection[str] = ()
 ) -> tuple[PackedPolicy, TrainConfig]:
-    """The policy of a run that has ended, packed in a format, and the config of the run; see :func:`export_policy`.
+    """Returns the policy of a finished run, packed in a format, and the run's config; see :func:`export_policy`.
 
     Raises:
         RunError: the folder is not a finished run's, its weights are another agent's, or its policy cannot be packed.

@@ -1,4 +1,4 @@
-"""The agent of a run that is done, taken up again: to be evaluated, or written as a file."""
+"""The agent of a finished run, restored for an evaluation, or for an export."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ..experience.intake import Intake
 
 
-# Of the keys that some algorithms have: nobody else learns or acts.
-_ALONE = {"learners": 1, "asynchronous": False, "actors": None, "sampler_learner": None}
+# Only this process learns and acts; some algorithms lack these keys.
+_SINGLE_PROCESS = {"learners": 1, "asynchronous": False, "actors": None, "sampler_learner": None}
 
 
 class FinishedAgent(NamedTuple):
@@ -31,16 +31,16 @@ class FinishedAgent(NamedTuple):
     learner: Learner
     """The learner with the final weights and the final arithmetic, on the CPU."""
     intake: Intake
-    """Takes observations for it."""
+    """The intake of its observations."""
     episodes: EnvironmentGroup
     """The environments of an evaluation."""
 
 
 def looked_at(config: TrainConfig, episodes: int) -> TrainConfig:
-    """The config of a run for evaluating its policy only: one learner, on the CPU, with a small replay buffer."""
+    """Returns a config only for evaluating the policy of a run: one learner, on the CPU, with a small replay buffer."""
     plain: dict[str, Any] = {"native": False, "observe": False, "evaluate_in": (), "keep_networks": False}
     plain |= {"device": "cpu", "environments": 1, "environment_workers": 0, "eval_episodes": episodes}
-    plain |= {name: value for name, value in _ALONE.items() if name in type(config).model_fields}
+    plain |= {name: value for name, value in _SINGLE_PROCESS.items() if name in type(config).model_fields}
     return config.model_copy(update=plain | config.soon_learning())
 
 
@@ -48,14 +48,14 @@ def looked_at(config: TrainConfig, episodes: int) -> TrainConfig:
 def finished_agent(
     config: TrainConfig, step: int, weights: dict[str, Any], place: Path, *, allow_imports: Collection[str] = ()
 ) -> Iterator[FinishedAgent]:
-    """Gives the agent of a run that is done, with its environments, for the block.
+    """Restores the agent of a finished run, with its environments, for the block.
 
     Args:
         config: from :func:`looked_at`.
-        step: environment steps that the run took, after which ``qat`` may have been at work.
+        step: environment steps that the run took; they determine whether ``qat`` was on at the end.
         weights: the final weights of the run, by name.
-        place: where they are stored.
-        allow_imports: as for :func:`roundoff.agents.train`.
+        place: the file of the weights, for messages.
+        allow_imports: see :func:`roundoff.agents.train`.
 
     Raises:
         RunError: the weights are another agent's, or the task cannot be made.
@@ -69,14 +69,14 @@ def finished_agent(
 def learner_with(
     weights: dict[str, Any], config: TrainConfig, step: int, sizes: Sizes, place: Path
 ) -> tuple[Learner, Intake]:
-    """The learner of a run that is done, as :func:`finished_agent` has it, and its intake of observations.
+    """Returns the learner of a finished run, see :func:`finished_agent`, and its intake of observations.
 
     Raises:
         RunError: the weights are another agent's.
     """
     try:
         learner, recorder = make_learner(config, sizes, torch.device("cpu"))
-    except (RuntimeError, MemoryError, OverflowError) as error:  # of memory for sizes that are none of this run's
+    except (RuntimeError, MemoryError, OverflowError) as error:  # Damaged sizes may need more memory than there is.
         raise RunError(f"{place}: the agent of its sizes cannot be made ({error})") from error
     take_over(weights, learner.weights(), str(place))
     learner.be_quantized(quantized=config.is_quantized(step))

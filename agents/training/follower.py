@@ -1,7 +1,7 @@
 """A process that is a learner of a run with another leader: ``python -m roundoff.agents.training.follower SOCKET``.
 
-It receives its orders through the socket, and reports there, as a JSON object, how it has failed or crashed. It learns
-as the leader does; it ends with the run, and when the leader is gone, which closes the socket.
+It receives its orders through the socket, and reports there, as a JSON object, an error or a crash. It learns in the
+same way as the leader. It ends with the run, or when the leader ends, which closes the socket.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
     connection = Connection(int(sys.argv[1]))
     order = json.loads(connection.recv_bytes())
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the leader decides when to save and stop
+        signal.signal(number, signal.SIG_IGN)  # The leader decides when to save and stop.
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
     report: dict[str, Any] = {}
     try:
@@ -59,19 +59,19 @@ def main() -> None:
         pass
     except RoundoffError as error:
         report = {"error": str(error)}
-    except Exception as error:  # noqa: BLE001  a fault is told to the leader
+    except Exception as error:  # noqa: BLE001  the leader raises it
         report = {"error": f"{type(error).__name__}: {error}"}
     with suppress(OSError):
         connection.send_bytes(json.dumps(report).encode())
 
 
 def _end_with(leader: Connection) -> None:
-    """Ends this process when the leader, which sends nothing more, is gone: also while waiting for the leader."""
-    leader.poll(None)
+    """Ends this process when the leader ends, also while this process waits for the leader."""
+    leader.poll(None)  # The leader sends nothing more: this returns when the socket closes.
     os._exit(1)
 
 
 if __name__ == "__main__":
     main()
     sys.stderr.flush()
-    os._exit(0)  # taking PyTorch apart takes longer than all the rest
+    os._exit(0)  # Python would spend a long time on the destruction of PyTorch.

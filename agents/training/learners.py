@@ -38,13 +38,13 @@ def others_learning(
     """Starts the other learners of a run for the block, and yields the group of all learners, which this process leads.
 
     Raises:
-        RunError: a learner has failed or died; the others are ended then, and the last checkpoint remains.
+        RunError: a learner has failed or died; all others are then ended, and the last checkpoint remains.
     """
     if not isinstance(config, OptimizerKeys) or config.learners == 1:
         yield SingleLearner()
         return
     make_directory(files.learners)
-    central = os.memfd_create("roundoff-central") if config.asynchronous else None  # needs no cleaning up
+    central = os.memfd_create("roundoff-central") if config.asynchronous else None  # Freed with the last process.
     meeting = files.learners / f"meeting-{secrets.token_hex(4)}"
     order = {
         "config": config.as_json(), "directory": str(files.path.absolute()), "meeting": str(meeting.absolute()),
@@ -55,7 +55,7 @@ def others_learning(
         for rank in range(1, config.learners):
             followers.append(Follower(rank, order, central))  # noqa: PERF401  if one fails, the earlier ones are ended
         if central is None:
-            # Waits until all followers are ready to join
+            # Joining has a short timeout: waits until all followers are ready.
             while not all(follower.is_ready for follower in followers):
                 for follower in followers:
                     follower.read_report()
@@ -78,7 +78,7 @@ def others_learning(
             os.close(central)
         with suppress(OSError):
             meeting.unlink(missing_ok=True)
-            files.learners.rmdir()  # unless they have saved something
+            files.learners.rmdir()  # Fails if they have saved something.
 
 
 def own_device(config: OptimizerKeys, rank: int) -> str:
@@ -93,7 +93,7 @@ def meet(
     if memory is not None:
         return AsynchronousGroup(memory, rank, config.learners, every=config.communicate_every)
     if device.type == "cpu":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the machine's name may resolve to another interface
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # The machine's name may resolve to another interface.
     return LearnerGroup(meeting, rank, config.learners, device, config.communicate)
 
 
@@ -148,7 +148,7 @@ class Follower:
         self.process, self.connection = ChildProcess.asked_through_socket(
             "roundoff.agents.training.follower", descriptors=() if memory is None else (memory,)
         )
-        with suppress(OSError):  # it has died already, which read_report raises later
+        with suppress(OSError):  # It has already died: read_report will raise the error.
             self.connection.send_bytes(json.dumps({**order, "rank": rank, "memory": memory}).encode())
 
     def read_report(self) -> Crash | None:
@@ -168,7 +168,7 @@ class Follower:
             return Crash(**report["crash"])
         if "error" in report:
             raise RunError(report["error"])
-        if not self.process.status():  # it lives, or has ended well
+        if not self.process.status():  # It lives, or has ended without an error.
             return None
         raise Killed(
             f"learner {self.rank + 1} of {self.count} (process {self.process.pid}) {self.process.death()}; if nobody"

@@ -34,11 +34,11 @@ _UNQUANTIZED = Quantization("as it is")
 @final
 @dataclass(frozen=True)
 class QuantizedRun:
-    """The policy of a finished run, as it is and quantized, in the same episodes.
+    """Evaluations of the policy of a finished run, unchanged and quantized, in the same episodes.
 
     Attributes:
         config: the config of the run.
-        original: the returns of the policy as it is.
+        original: the returns of the unchanged policy.
         quantized: the returns by quantization; empty after a crash, caused by a non-finite action.
     """
 
@@ -55,12 +55,12 @@ def quantize(
     calibrate: int = 0,
     allow_imports: Collection[str] = (),
 ) -> QuantizedRun:
-    """Evaluates the final policy of a run as it is, and quantized, on the same seeds.
+    """Evaluates the final policy of a run, unchanged and quantized, on the same seeds.
 
     With the run's own number of episodes, the episodes are the same as in its last evaluation.
 
     Args:
-        directory: the folder of a run that is done.
+        directory: the folder of a finished run.
         quantizations: the quantizations; see :meth:`.Quantization.parse`.
         episodes: the number of episodes of each evaluation; None: the same number as in the run's.
         calibrate: the number of other episodes for measuring the range of each product's inputs first, to fix the
@@ -77,12 +77,12 @@ def quantize(
     for quantization in quantizations:
         quantization.check_fits(Format.parse(config.format).carrier)
         if calibrate:
-            quantization.calibrated([])  # raises FormatError if it cannot be calibrated
+            quantization.calibrated([])  # Raises FormatError if it cannot be calibrated.
     open_play = partial(_open_player, config, files, weights, allow_imports=allow_imports)
     count = episodes or config.eval_episodes
     ranges: Ranges = []
     if calibrate:
-        with open_play(step + 1, calibrate) as play:  # of another step, so that episodes differ from the evaluation's
+        with open_play(step + 1, calibrate) as play:  # Another step, so that episodes differ from the evaluation's.
             _, ranges = play(_UNQUANTIZED, watch=True)
     with open_play(step, count) as play:
         original, _ = play()

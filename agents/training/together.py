@@ -22,9 +22,9 @@ from ..run.reporter import Progress
 from ..run.stopping import StopRequest
 from .alone import open_run, train_alone
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # From malloc.h.
 _MOST_KEPT = 1 << 30
-_LARGEST_FROM_HEAP = 1 << 25  # the largest that glibc allows
+_LARGEST_FROM_HEAP = 1 << 25  # The largest value that glibc allows.
 
 
 @final
@@ -53,13 +53,13 @@ def train_together(
 ) -> Iterator[tuple[int, Result | Exception]]:
     """Trains agents, or continues to; every run has the same results, checkpoints and end as in a separate process.
 
-    Runs with agents of one kind, after the same number of updates, are updated by one program, where each keeps its own
-    format, learning rate, discount, tau and initial temperature. A run that ends does not affect the others.
+    Runs with agents of one kind, after the same number of updates, are updated by one program, with a separate format,
+    learning rate, discount, tau and initial temperature for each. A run that ends does not affect the others.
 
     Args:
         jobs: the runs, each with a separate folder.
-        stop: once it is made, all runs save checkpoints and stop.
-        compiled: as for :func:`roundoff.agents.train`; False trains one after the other.
+        stop: after a request, all runs save checkpoints and stop.
+        compiled: see :func:`roundoff.agents.train`; False trains one after the other.
 
     Yields:
         As runs end, the index of the job, and the result or the error that :func:`roundoff.agents.train` would raise.
@@ -79,11 +79,11 @@ def train_together(
             if isinstance(run, Result):
                 stack.close()
                 yield number, run
-            elif isinstance(run, Run) and run.has_company:  # other processes are waiting for it
+            elif isinstance(run, Run) and run.has_company:  # Other processes are waiting for it.
                 yield _train_alone(_OpenRun(number, job, run, stack), compiled=compiled)
             else:
                 runs.append(_OpenRun(number, job, run, stack))
-        groups: dict[Any, list[_OpenRun]] = {}  # the runs of each possible population
+        groups: dict[Any, list[_OpenRun]] = {}  # The runs of each possible population.
         for opened in runs:
             key = None if compiled is False else _shared_key(opened.run, forced=compiled is True)
             groups.setdefault(key or opened.number, []).append(opened)
@@ -136,7 +136,7 @@ def _notify(runs: Sequence[_OpenRun], text: str) -> None:
 
 def _train(population: Population, runs: Sequence[_OpenRun]) -> Iterator[tuple[int, Result | Exception]]:
     training = {i: opened.run.training() for i, opened in enumerate(runs) if isinstance(opened.run, Run)}
-    outcomes: dict[int, Any] = dict.fromkeys(training)  # of the last update; none before the first
+    outcomes: dict[int, Any] = dict.fromkeys(training)  # Of the last update; None before the first.
     while training:
         batches: dict[int, Any] = {}
         for i, outcome in outcomes.items():
@@ -150,7 +150,7 @@ def _train(population: Population, runs: Sequence[_OpenRun]) -> Iterator[tuple[i
         if batches:
             start = time.perf_counter()
             metrics = population.update(batches)
-            share = (time.perf_counter() - start) / len(batches)
+            share = (time.perf_counter() - start) / len(batches)  # Each run counts its share of the time.
             outcomes = {i: (metrics[i], share) for i in batches}
 
 
@@ -167,11 +167,11 @@ def _advance(training: Training, outcome: Any) -> Any:
 def keep_freed_memory() -> bool:
     """Lets the C library keep up to 1 GiB of freed memory, instead of giving it back to the system at once.
 
-    An update of a population makes and frees tensors of megabytes hundreds of times a second. Given back each time,
-    the system provides cleared pages again: a quarter of the update's time with 8 members of 128 units.
+    An update of a population makes and frees tensors of megabytes hundreds of times a second. If memory is returned
+    each time, the system clears its pages again: a quarter of the update's time with 8 members of 128 units.
 
     Returns:
-        Whether it could be done: with glibc. For the rest of the process.
+        Whether the setting, which lasts for the rest of the process, was possible: only with glibc.
     """
     if not sys.platform.startswith("linux"):
         return False
