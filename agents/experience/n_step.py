@@ -75,9 +75,7 @@ class _PendingTransitions:
         for i, is_over in enumerate((steps.last | (steps.discounts == 0)).tolist()):
             pending = self._pending[sample.group, i]
             if sample.ratios is not None:
-                for (
-                    transition
-                ) in pending:  # Not for the transition that begins now: it has no ratio of its first action.
+                for transition in pending:  # Not the one that begins now: the ratio of its first action does not count.
                     transition.ratios.append(float(sample.ratios[i]))
             pending.append(_PendingTransition(heads[i], images[i], [], []))
             for transition in pending:
