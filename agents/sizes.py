@@ -1,4 +1,4 @@
-"""Sizes and types of observations and actions, as a learner needs them."""
+"""Sizes and types of observations and actions, for learners."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Sizes(Protocol):
 @final
 @dataclass(frozen=True)
 class KnownSizes:
-    """The sizes of environments that need not be there, as a run leaves them. Attributes: see ``Sizes``."""
+    """The sizes of environments, stored with a run, so that the environments are not needed; see ``Sizes``."""
 
     observation_size: int
     observation_shape: tuple[int, ...]
@@ -41,11 +41,11 @@ class KnownSizes:
 
     @classmethod
     def of(cls, sizes: Sizes) -> Self:
-        """The sizes that environments have."""
+        """Copies the sizes of environments."""
         return cls(**{name: getattr(sizes, name) for name in cls.__dataclass_fields__})
 
     def as_plain(self) -> dict[str, Any]:
-        """The sizes as numbers, texts and lists."""
+        """Returns the sizes as numbers, texts and lists."""
         return asdict(self) | {
             "observation_shape": list(self.observation_shape),
             "observation_dtype": np.dtype(self.observation_dtype).name,

@@ -16,11 +16,11 @@ _to = unsimulated(torch.Tensor.to)
 
 @unsimulated
 def exactly(x: torch.Tensor | float, dtype: torch.dtype) -> Any:
-    """A number or numbers for arithmetic in float64, whatever is simulated.
+    """Converts numbers for arithmetic in float64, outside of any simulation.
 
     Args:
-        x: numbers of ``dtype``; a Python number is made one of float32 first, unless ``dtype`` is float64, since that
-            is how kernels and compiled programs have it.
+        x: numbers of ``dtype``; a Python number is first converted to float32, unless ``dtype`` is float64, in the same
+            way as in kernels and compiled programs.
         dtype: the dtype of the tensors in the arithmetic.
     """
     if isinstance(x, torch.Tensor):
@@ -31,14 +31,13 @@ def exactly(x: torch.Tensor | float, dtype: torch.dtype) -> Any:
 def rounded_stochastically(exact: torch.Tensor, dtype: torch.dtype, operation: str) -> torch.Tensor:
     """Rounds a result once, stochastically, to the format of the arithmetic around the caller.
 
-    The format is the one of results of ``operation`` in the surrounding simulation, and the random bits are the next
-    ones of that simulation, so that they follow from its seed, its step, the number of the rounding and the element.
-    Tensors of PyTorch's half precisions are in these formats where nothing is simulated; ``simulate("fp32", seed=0)``
-    around then gives the random bits, and rounds nothing. The carrier, float32 or float64, is not a format to round to:
-    there the result is rounded to the nearest.
+    The surrounding simulation determines the format, of results of ``operation``, and the random bits: they follow from
+    its seed, its step, the number of the rounding and the element. Without a simulation, tensors of PyTorch's half
+    precisions are in these formats; ``simulate("fp32", seed=0)`` then supplies the random bits, and rounds nothing. The
+    carrier, float32 or float64, is not a format to round to: there the result is rounded to the nearest.
 
-    NaN and infinities stay, and a result below the smallest number becomes 0 or that number, on average itself. Values
-    beyond the largest number become infinity or the largest number, as the format does.
+    NaN and infinities stay. A result below the smallest number becomes 0 or that number, and is right on average.
+    Values beyond the largest number become infinity or the largest number, by the format's rules.
 
     Args:
         exact: float64; its own error is at most a few units of 2^-53, and the random bits are 32.
@@ -49,16 +48,16 @@ def rounded_stochastically(exact: torch.Tensor, dtype: torch.dtype, operation: s
         A new tensor of ``dtype``, without a gradient.
 
     Raises:
-        FormatError: ``dtype`` is a half precision, without a simulation to give random bits.
+        FormatError: ``dtype`` is a half precision, without a simulation that supplies random bits.
     """
     fmt = result_format(operation) or _OF_DTYPES.get(dtype)
     return _to(exact if fmt is None else store(exact, fmt, Rounding.STOCHASTIC), dtype)
 
 
 def rounded_once(exact: torch.Tensor, dtype: torch.dtype, operation: str) -> torch.Tensor:
-    """Rounds a result once, to the nearest, to the format that the arithmetic has where the caller runs.
+    """Rounds a result once, to the nearest, to the format of the surrounding arithmetic.
 
-    Otherwise as :func:`rounded_stochastically`; it draws no random bits.
+    All else is the same as in :func:`rounded_stochastically`; it draws no random bits.
     """
     fmt = result_format(operation) or _OF_DTYPES.get(dtype)
     return _to(exact if fmt is None else store(exact, fmt, Rounding.NEAREST_EVEN), dtype)

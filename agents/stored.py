@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Kept:
-    """A format of tensors in memory, and how they are rounded to it.
+    """A format of tensors in memory, and the rounding to it.
 
     Attributes:
         format: any.
@@ -30,19 +30,19 @@ class Kept:
 
     @classmethod
     def of(cls, stored: Stored | str) -> Self:
-        """Makes one from a config, or from a format's name, for rounding to the nearest."""
+        """Converts a value of a config, or the name of a format, with rounding to the nearest."""
         if isinstance(stored, str):
             return cls(Format.parse(stored))
         return cls(Format.parse(stored.format), Rounding.parse(stored.rounding))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns ``x`` as it is read again after it was stored."""
+        """Returns the values of ``x`` after storage."""
         return store(x, self.format, self.rounding)
 
 
 @torch.no_grad()
 def coerce_(tensors: Iterable[torch.Tensor], largest: float) -> None:
-    """Replaces NaN by 0, infinity by ``largest`` and -infinity by ``-largest``, in place; all else stays as it is.
+    """Replaces NaN by 0, infinity by ``largest`` and -infinity by ``-largest``, in place; other values do not change.
 
     Args:
         tensors: any floating-point type, any shape.

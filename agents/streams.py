@@ -29,23 +29,23 @@ _learner: tuple[int, ...] = ()
 
 
 def become_learner(rank: int) -> None:
-    """Gives this process the streams of a learner that follows a leader, permanently; weights are the same.
+    """Gives this process the streams of a learner that follows a leader, permanently; initial weights are the same.
 
     Args:
-        rank: its number, 1 or more.
+        rank: the number of the learner, 1 or more.
     """
     global _learner  # noqa: PLW0603  a process is one learner
     _learner = (rank,)
 
 
 def sequence(seed: int, stream: Stream, *more: int) -> np.random.SeedSequence:
-    """The seed sequence of a stream of the run with ``seed``; ``more`` numbers select one of a family."""
-    whose = () if stream in (Stream.WEIGHTS, Stream.PERTURBATION) else _learner
-    return np.random.SeedSequence((seed, int(stream), *more, *whose))
+    """Returns the seed sequence of a stream of the run with ``seed``; ``more`` numbers select one of a family."""
+    learner_key = () if stream in (Stream.WEIGHTS, Stream.PERTURBATION) else _learner
+    return np.random.SeedSequence((seed, int(stream), *more, *learner_key))
 
 
 def torch_generator(seed: int, stream: Stream, device: torch.device, *more: int) -> torch.Generator:
-    """A PyTorch generator on ``device`` for a stream; ``more`` numbers select one of a family."""
+    """Makes a PyTorch generator on ``device`` for a stream; ``more`` numbers select one of a family."""
     generator = torch.Generator(device)
     generator.manual_seed(int(sequence(seed, stream, *more).generate_state(1, np.uint64)[0]))
     return generator

@@ -26,31 +26,31 @@ class PolicyChoice(NamedTuple):
     states: NDArray[np.float32]
     """(n, observation)."""
     basis: NDArray[np.float32]
-    """(n, number): its policy there, as ``Explorer.basis`` gives it."""
+    """(n, number): the actor's policy in these states, from ``Explorer.basis``."""
 
 
 class Pull(NamedTuple):
     """A change of an actor to new weights, and its later actions with them."""
 
     at: int
-    """The step of its chunk before which the weights were taken over."""
+    """The step of its chunk before which the weights changed."""
     version: int
     """The learner's updates when it published them."""
     before: int | None
-    """The version that they replaced; None: they are its first."""
+    """The version of the replaced weights; None: these weights are the first."""
     size: int
-    """Bytes that were pulled."""
+    """The size of the weights, in bytes."""
     states: NDArray[np.float32]
-    """(n, observation): those in which it then chose, within the chunk; none while it acts randomly."""
+    """(n, observation): the states of later choices within the chunk; empty while the actor acts randomly."""
     basis: NDArray[np.float32]
-    """(n, number): its policy there, as ``Explorer.basis`` gives it."""
+    """(n, number): the actor's policy in these states, from ``Explorer.basis``."""
 
     def shown(self, choices: Sequence[PolicyChoice | None]) -> Pull:
         """Returns the pull with the choices that followed; random ones are None."""
-        made = [choice for choice in choices if choice is not None]
-        if not made:
+        by_policy = [choice for choice in choices if choice is not None]
+        if not by_policy:
             return self
-        states, basis = (np.concatenate(parts) for parts in zip(*made, strict=True))
+        states, basis = (np.concatenate(parts) for parts in zip(*by_policy, strict=True))
         return self._replace(states=states, basis=basis)
 
 
@@ -58,7 +58,7 @@ class Chunk(NamedTuple):
     """Some steps of an actor, one after the other."""
 
     actions: NDArray[np.floating[Any]]
-    """(steps, n, action); where an actor could not act, the last ones are not finite."""
+    """(steps, n, action); if an actor could not act, the last ones are not finite."""
     steps: Steps
     """The transitions; every field has one more dimension, (steps, n, ...)."""
     returns: NDArray[np.float64]
@@ -66,9 +66,9 @@ class Chunk(NamedTuple):
     pulls: list[Pull]
     """Old to new."""
     seconds: dict[str, float]
-    """The seconds that the actor has spent since it began, by activity."""
+    """The seconds that the actor has spent since its start, by activity."""
     choices: Sequence[PolicyChoice | None] = ()
-    """The choice of each step, if importance weights are asked for; None where it was random."""
+    """The choice of each step, for importance weights; None for random actions; empty without such weights."""
 
     @classmethod
     def of(
@@ -78,12 +78,12 @@ class Chunk(NamedTuple):
         seconds: dict[str, float],
         choices: Sequence[PolicyChoice | None] = (),
     ) -> Chunk:
-        """Puts samples side by side; there is at least one."""
+        """Stacks samples; there is at least one."""
         steps = Steps(*(np.stack(field) for field in zip(*(s.steps for s in samples), strict=True)))
         actions, returns = np.stack([s.actions for s in samples]), np.stack([s.returns for s in samples])
         return cls(actions, steps, returns, pulls, dict(seconds), choices)
 
     def sample(self, i: int, rank: int) -> Sample:
-        """Step ``i`` as a sample of group ``rank``."""
+        """Returns step ``i`` as a sample of group ``rank``."""
         steps = Steps(*(field[i] for field in self.steps))
         return Sample(rank, self.actions[i], steps, self.returns[i], rank * len(self.actions[i]))

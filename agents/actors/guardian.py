@@ -1,8 +1,8 @@
 """A small process that ends the Ray processes of a killed learner: ``python guardian.py SOCKET FOLDER``.
 
 Ray's own processes end with their parent, except two that first wait a minute for another, and their folder remains.
-The guardian notes which processes there are; when the learner's end of the pipe closes, it kills the remaining ones,
-and removes the folder.
+The guardian records the processes; when the learner's end of the pipe closes, it kills the remaining ones, and removes
+the folder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-_LOOK = 0.5  # seconds between looks at the processes there are
+_LOOK = 0.5  # Seconds between searches for new processes.
 
 
 def main() -> None:
@@ -27,29 +27,28 @@ def main() -> None:
     while not select.select([pipe], [], [], _LOOK)[0]:
         births |= _belonging_to(folder)
     for pid, birth in births.items():
-        if _birth(pid) == birth:
+        if _birth(pid) == birth:  # Else another process has the id now.
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _belonging_to(folder: str) -> dict[int, str]:
-    """The processes that work in a folder, and all that they have started, each with its start time."""
+    """Returns the processes with the folder in their command, and their descendants, with their start times."""
     commands = {}
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             commands[int(path.parent.name)] = path.read_bytes()
-    own = f"{folder}/".encode()
-    found: dict[int, str] = {}
-    waiting = [pid for pid, command in commands.items() if own in command]
+    births: dict[int, str] = {}
+    waiting = [pid for pid, command in commands.items() if f"{folder}/".encode() in command]
     while waiting:
         pid = waiting.pop()
         born = _birth(pid)
-        if born and pid not in found:
-            found[pid] = born
+        if born and pid not in births:
+            births[pid] = born
             with suppress(OSError):
                 waiting += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-    return found
+    return births
 
 
 def _birth(pid: int) -> str:

@@ -19,8 +19,8 @@ from .chunks import ACTIVITIES, Chunk, pulls_before
 from .stage import GO_ON, ActorDied, Stage
 from .weights import FullPolicy
 
-_CHUNK = 16  # steps that an actor is asked for at a time
-_AHEAD = 2  # chunks that an actor may be ahead of the learner
+_CHUNK = 16  # Steps of one request to an actor.
+_AHEAD = 2  # Chunks that an actor may be ahead of the learner.
 _PATIENCE = 300.0  # seconds without an answer of any actor; longer than each of them waits for anything
 _PAUSE = 0.2
 

@@ -1,4 +1,4 @@
-"""Log-probability of a normal sample, from the noise that it was made of (a fix beyond the paper's six)."""
+"""Log-probability of a normal sample, from its noise (a fix beyond the paper's six)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
 def noise_log_prob(noise: torch.Tensor, log_sigma: torch.Tensor) -> torch.Tensor:
-    """Log-density of a normal variable at its own sample mean + sigma noise: -noise^2 / 2 - log sigma - log sqrt(2 pi).
+    """Computes the log-density at the sample mean + sigma noise: -noise^2 / 2 - log sigma - log sqrt(2 pi).
 
-    In exact arithmetic ``normal_log_prob(mean + sigma * noise, mean, sigma, log_sigma)``, in value and in gradient.
-    That one subtracts the mean from the rounded sample: the difference is off by half an ulp of the mean, and divided
-    by sigma that can be more than the noise itself. In the backward pass the mean receives two gradients of the order
-    of 1 / sigma that cancel, and any other term added to one of them (the squashing by tanh) is absorbed. Here there is
-    neither subtraction nor division, and mean and sigma do not receive a gradient: the exact one is 0.
-    It cannot give the density at a point that is not a sample of this very call: an action replayed, for example.
+    In exact arithmetic it is ``normal_log_prob(mean + sigma * noise, mean, sigma, log_sigma)``, in value and gradient.
+    That function subtracts the mean from the rounded sample: the difference has an error of half an ulp of the mean,
+    which, divided by sigma, can be more than the noise itself. In the backward pass the mean receives two gradients of
+    the order of 1 / sigma that cancel, and any other term added to one of them (the squashing by tanh) is absorbed.
+    Here there is neither subtraction nor division, and mean and sigma do not receive a gradient: the exact one is 0.
+    The density at other points, such as a replayed action, needs the other functions.
 
     Args:
-        noise: standard normal, as drawn; any floating-point type, broadcast against ``log_sigma``.
+        noise: standard normal; any floating-point type, broadcast against ``log_sigma``.
         log_sigma: logarithm of the standard deviation.
 
     Returns:

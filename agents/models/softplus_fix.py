@@ -1,4 +1,4 @@
-"""Softplus, log(1 + exp(x)), as the paper writes it, and the form that cannot overflow (softplus-fix)."""
+"""Softplus, log(1 + exp(x)), by the paper's formula, and in a form that cannot overflow (softplus-fix)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.autograd.function import FunctionCtx
 
 
 def softplus_naive(x: torch.Tensor) -> torch.Tensor:
-    """Softplus, operation by operation: log(1 + exp(x)).
+    """Computes softplus operation by operation: log(1 + exp(x)).
 
     exp(x) overflows for x > log(largest number) (11.1 in e5m10): the value is then infinity, and the gradient NaN
     (0 from the logarithm times infinity from the exponential). For very negative x, 1 + exp(x) is 1 and the value 0.
@@ -27,11 +27,10 @@ def softplus_naive(x: torch.Tensor) -> torch.Tensor:
 
 
 def softplus(x: torch.Tensor, threshold: float = 10.0) -> torch.Tensor:
-    """Softplus with value and gradient that are finite for every finite x (softplus-fix).
+    """Computes softplus with value and gradient that are finite for every finite x (softplus-fix).
 
-    x where x > K, log(1 + exp(x)) elsewhere. The exponential is taken of min(x, K), so that the branch not taken
-    also stays finite: in autograd a mere ``where`` would multiply its infinity by 0. The gradient is
-    1 above K and exp(x) / (1 + exp(x)) below.
+    It is x if x > K, else log(1 + exp(x)). The exponential of min(x, K) keeps the unused branch finite: with only
+    ``where``, autograd would multiply its infinity by 0. The gradient is 1 above K and exp(x) / (1 + exp(x)) below.
 
     Args:
         x: any shape, any floating-point type.
@@ -42,7 +41,7 @@ def softplus(x: torch.Tensor, threshold: float = 10.0) -> torch.Tensor:
         The result can be differentiated once.
 
     Source:
-        Low-precision SAC, Section 3, equation (2), with x = -2 u. The paper's "if u < K" is meant for -2 u > K.
+        Low-precision SAC, Section 3, equation (2), with x = -2 u. The paper's "if u < K" means -2 u > K.
     """
     result: torch.Tensor = _Softplus.apply(x, threshold)  # type: ignore[no-untyped-call]
     return result
@@ -50,7 +49,7 @@ def softplus(x: torch.Tensor, threshold: float = 10.0) -> torch.Tensor:
 
 @final
 class _Softplus(torch.autograd.Function):
-    """Softplus with its gradient written out: no factor of it can be infinite."""
+    """Softplus with an explicit gradient, of which no factor can be infinite."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: torch.Tensor, threshold: float) -> torch.Tensor:

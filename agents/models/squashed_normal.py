@@ -16,18 +16,18 @@ from .softplus_fix import softplus, softplus_naive
 @final
 @dataclass(frozen=True)
 class SquashedNormal:
-    """The distribution of actions tanh(u), u normal, that is given by a policy network's outputs.
+    """The distribution of actions tanh(u), u normal, for the outputs of a policy network.
 
-    log sigma is kept between two bounds by a separate tanh: log sigma = center + half_width tanh(output).
+    A separate tanh keeps log sigma between two bounds: log sigma = center + half_width tanh(output).
 
     Args:
         log_sigma_min: smallest logarithm of the standard deviation.
-        log_sigma_max: largest.
+        log_sigma_max: largest logarithm of the standard deviation.
         normal_fix: whether the normal log-probability is computed without sigma^2.
         softplus_fix: whether softplus is linear above the threshold.
         softplus_threshold: K.
-        from_noise: whether the normal log-probability is computed from the noise, whatever ``normal_fix`` says.
-        sigma_eps: added to sigma, which otherwise underflows where log_sigma_min is low; log sigma is then the log of
+        from_noise: whether the normal log-probability is computed from the noise; it overrides ``normal_fix``.
+        sigma_eps: added to sigma, which otherwise underflows if log_sigma_min is low; log sigma is then the log of
             the sum (Low-precision SAC, Appendix G: 1e-4, for learning from pixels).
 
     Source:
@@ -43,7 +43,7 @@ class SquashedNormal:
     sigma_eps: float = 0.0
 
     def mode(self, outputs: torch.Tensor) -> torch.Tensor:
-        """The deterministic action, tanh(mu).
+        """Returns the deterministic action, tanh(mu).
 
         Args:
             outputs: the outputs of the network, (..., 2 actions): mu, and the input of log sigma.
@@ -54,7 +54,7 @@ class SquashedNormal:
         return torch.tanh(outputs.chunk(2, dim=-1)[0])
 
     def sample(self, outputs: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-        """The action tanh(mu + sigma noise), without its log-probability.
+        """Returns the action tanh(mu + sigma noise), without its log-probability.
 
         Args:
             outputs: the outputs of the network, (..., 2 actions).
@@ -67,7 +67,7 @@ class SquashedNormal:
         return torch.tanh(mean + sigma * noise)
 
     def sample_with_log_prob(self, outputs: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The action tanh(u), u = mu + sigma noise, and log pi(action); both differentiable in ``outputs``.
+        """Returns the action tanh(u), u = mu + sigma noise, and log pi(action); both differentiable in ``outputs``.
 
         log pi = sum over the action's elements of log P(u) - 2 [log 2 - u - softplus(-2 u)].
 
@@ -90,7 +90,7 @@ class SquashedNormal:
         return torch.tanh(u), log_prob.sum(-1, keepdim=True)
 
     def _parameters(self, outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The mean, log sigma and sigma."""
+        """Returns the mean, log sigma and sigma."""
         mean, raw = outputs.chunk(2, dim=-1)
         half_width = (self.log_sigma_max - self.log_sigma_min) / 2
         log_sigma = torch.tanh(raw) * half_width + (self.log_sigma_min + half_width)

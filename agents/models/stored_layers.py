@@ -18,26 +18,26 @@ class _Passing(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, forward: Kept | None, backward: Kept | None) -> Any:
-        ctx.kept = backward
+        ctx.storage = backward
         return x.view_as(x) if forward is None else forward(x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         (gradient,) = gradients
-        return gradient if ctx.kept is None else ctx.kept(gradient), None, None
+        return gradient if ctx.storage is None else ctx.storage(gradient), None, None
 
 
 @final
 @dataclass(frozen=True)
 class StoredLayers:
-    """The storage between the layers of a network: operands of its products, forward and backward, as memory has them.
+    """The storage between the layers of a network, for operands of its products, forward and backward.
 
-    Gradients pass straight through the rounding of the values they belong to. Biases are added, and results rounded
-    by the activation function, before anything is stored.
+    Gradients pass straight through the rounding of their values. Values are stored after the bias and the activation
+    function.
 
     Attributes:
-        activations: for inputs of the network and results of hidden layers; None: as computed.
-        gradients: for the gradients by these, and by results of the last layer; None: as computed.
+        activations: for inputs of the network and results of hidden layers; None: not rounded.
+        gradients: for the gradients by these, and by results of the last layer; None: not rounded.
     """
 
     activations: Kept | None
@@ -45,10 +45,10 @@ class StoredLayers:
 
     @classmethod
     def of(cls, storage: Storage | None) -> Self | None:
-        """Returns the storage that a config asks for; None where it asks for nothing."""
+        """Returns the storage of a config; None if the config has none for layers."""
         if storage is None or not (storage.activations or storage.gradients):
             return None
-        return cls(*(one and Kept.of(one) for one in (storage.activations, storage.gradients)))
+        return cls(*(stored and Kept.of(stored) for stored in (storage.activations, storage.gradients)))
 
     def multiplied(self, x: torch.Tensor) -> torch.Tensor:
         """Returns the operand of the next layer's product."""

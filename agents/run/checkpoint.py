@@ -37,7 +37,7 @@ def save(path: Path, state: dict[str, Any], about: dict[str, Any] | None = None)
     with atomic_writer(path) as file:
         try:
             torch.save({"version": VERSION, "state": state, **({"about": about} if about else {})}, file)
-        except RuntimeError as error:  # PyTorch raises it when the disk is full
+        except RuntimeError as error:  # From PyTorch, such as for a full disk.
             reason = next((part.strerror for part in causes(error) if isinstance(part, OSError)), None)
             raise FileError(cannot_be_written(path, reason or str(error).partition("\n")[0])) from error
 
@@ -49,7 +49,7 @@ def taking_over(path: Path) -> Iterator[None]:
         yield
     except RoundoffError:
         raise
-    except Exception as error:  # of any type
+    except Exception as error:  # Of any type, since the file can have any content.
         raise FileError(
             f"{path}: is not a complete checkpoint of this run ({type(error).__name__}: {error});"
             " delete the run's folder to start the run again"
@@ -86,7 +86,7 @@ def _read_archive(path: Path) -> dict[str, Any]:
             content = torch.load(file, map_location="cpu", weights_only=True)
     except OSError as error:
         raise FileError(f"{path}: cannot be read ({error.strerror})") from error
-    except Exception as error:  # of any type, since the content of the file decides what the unpickler does
+    except Exception as error:  # Of any type, since the file decides the calls of the unpickler.
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise FileError(f"{path}: is damaged or not a checkpoint ({reason}); {advice}") from error
     if not isinstance(content, dict) or "version" not in content or not isinstance(content.get("state"), dict):

@@ -1,4 +1,4 @@
-"""The device that a run computes on: whether this machine has it, and whether it supports the run."""
+"""The device of a run: checks that this machine has it, and that it supports the run."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import torch
 from ..config.rules import NATIVE_FORMATS
 from ..errors import RunError
 
-_NEEDED = {"bfloat16": (8, 0), "float8_e4m3fn": (8, 9), "float8_e5m2": (8, 9)}
-"""The compute capability from which cards compute with a dtype; the others emulate it, or refuse."""
+_NEEDED_CAPABILITIES = {"bfloat16": (8, 0), "float8_e4m3fn": (8, 9), "float8_e5m2": (8, 9)}
+"""The lowest compute capability with arithmetic of a dtype; older cards emulate it, or refuse."""
 
 
 def open_device(name: str, native: str | None = None) -> torch.device:
-    """The device called ``name``; nothing is put there.
+    """Returns the device called ``name``, without an allocation there.
 
     Args:
         name: ``cpu``, ``cuda`` or ``cuda:<n>``.
-        native: the format of tensors themselves, if it is a half precision of PyTorch.
+        native: the format of tensors, if it is a half precision of PyTorch.
 
     Raises:
-        RunError: PyTorch does not find the device, or it does not compute in ``native``; the message says what to do.
+        RunError: PyTorch does not find the device, or it does not compute in ``native``; the message has a remedy.
     """
     device = torch.device(name)
     if device.type != "cuda":
@@ -31,7 +31,7 @@ def open_device(name: str, native: str | None = None) -> torch.device:
             f" use device=cpu, or {_remedy(count)}"
         )
     dtype = NATIVE_FORMATS.get(native or "", "")
-    needed, has = _NEEDED.get(dtype, (0, 0)), torch.cuda.get_device_capability(device)
+    needed, has = _NEEDED_CAPABILITIES.get(dtype, (0, 0)), torch.cuda.get_device_capability(device)
     if has < needed:
         raise RunError(
             f"device is {name}, a {torch.cuda.get_device_name(device)} of compute capability {_dotted(has)}, but"

@@ -1,4 +1,4 @@
-"""Evaluation: the mean return of a few episodes, with the policy as it is best, or as it samples."""
+"""Evaluation: the mean return of a few episodes, with the best actions of the policy, or with samples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..quantization.quantization import Quantization
 
 
-_NOISE = 1 << 20  # more than there are environments, each of which has a number in the same stream
+_NOISE = 1 << 20  # Larger than any number of an environment, which has the same stream.
 
 
 @final
@@ -47,20 +47,20 @@ class Evaluation:
         return float(np.std(self.returns)) if self.returns else 0.0
 
     def record(self) -> dict[str, Any]:
-        """Returns the evaluation as ``metrics.jsonl`` has it; of a crash, no returns."""
+        """Returns the evaluation's record in ``metrics.jsonl``; without returns after a crash."""
         numbers = {"return_mean": self.mean, "return_std": self.std, "returns": list(self.returns)}
         return numbers | ({"crashed": True} if self.crashed else {})
 
 
 @final
 class EvaluationPolicy:
-    """The policy of a learner, as environments see it, for one evaluation: deterministic, or as its key says.
+    """The policy of a learner for one evaluation, from observations to actions; see the key ``evaluation``.
 
     Args:
         learner: the learner that acts.
-        intake: takes observations for it.
-        quantization: how the learner was quantized; None if it was not.
-        step: the time in the run, in environment steps: with the seed, it determines the samples of a policy.
+        intake: the intake of its observations.
+        quantization: the quantization of the learner; None: it is not quantized.
+        step: environment steps of the run; with the seed, they determine the samples of a policy.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class EvaluationPolicy:
         self._numbers = itertools.count()
 
     def __call__(self, observations: NDArray[Any]) -> NDArray[np.floating[Any]]:
-        """Actions (n, action) for observations (n, ...)."""
+        """Returns actions (n, action) for observations (n, ...)."""
         perceived = self._intake.perceive(observations)
         if self._quantization is not None:
             perceived = self._quantization.number(perceived)
@@ -90,13 +90,13 @@ def evaluate(
 ) -> Evaluation:
     """Runs one episode in each environment, all in lockstep, with one call of the policy per step.
 
-    The environments are seeded from ``seed`` and ``step``: an evaluation depends on nothing before it.
+    The environments are seeded from ``seed`` and ``step``: an evaluation does not depend on earlier ones.
 
     Args:
         environments: one per episode.
-        policy: actions (n, action) for observations (n, ...) of the episodes that still run.
+        policy: returns actions (n, action) for observations (n, ...) of the episodes that still run.
         seed: the seed of the run.
-        step: when in the run, in environment steps.
+        step: environment steps of the run.
         go_on: called after each step, with the rows of its input that continue; for policies with a memory.
     """
     environments.seed([sequence(seed, Stream.EVALUATION, step, i) for i in range(len(environments))])

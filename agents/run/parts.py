@@ -32,32 +32,32 @@ class Recorder(Protocol):
     intake: Intake
 
     def begin(self, observation: NDArray[Any], environment: int) -> None:
-        """Notes the first observation of an episode of an environment of training, by its number."""
+        """Takes the first observation of an episode of a training environment, given its number."""
 
     def explore(self, count: int, under_way: int) -> NDArray[Any] | None:
         """Chooses actions, (count, action), while ``under_way`` others are pending; None: the learner chooses."""
 
     def rows(self, observations: torch.Tensor, sample: Sample) -> Sequence[torch.Tensor] | torch.Tensor:
-        """The transitions of a sample, which began with ``observations``: the kept values of each environment."""
+        """Returns the transitions of a sample, which began with ``observations``, by environment."""
 
     def add(self, row: torch.Tensor, sample: Sample, i: int) -> None:
-        """Keeps the transition of environment ``i`` of the sample's group."""
+        """Stores the transition of environment ``i`` of the sample's group."""
 
     def waits(self, under_way: int) -> bool:
         """Whether learning must come next, before actions other than the pending ones are taken."""
 
     def due(self) -> Generator[Any, Metrics | None, None]:
-        """Yields the batches to learn from now; is sent the result of the update with each."""
+        """Yields the batches to learn from now; the caller sends the metrics of the update with each."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue identically."""
+        """Returns the state that is needed to continue identically."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes it over."""
+        """Restores the state that :meth:`state_dict` returned."""
 
 
 def check_run(config: TrainConfig, allow_imports: Collection[str] = ()) -> None:
-    """Checks that the imports of a run are installed and allowed, and suit it, before anything is written.
+    """Checks that the imports of a run are installed, allowed and suitable, before anything is written.
 
     Raises:
         MissingExtraError: a package is not installed.
@@ -75,9 +75,9 @@ def check_run(config: TrainConfig, allow_imports: Collection[str] = ()) -> None:
 def open_environments(
     config: TrainConfig, on_stop: Callable[[], None], allow_imports: Collection[str] = (), *, evaluation: bool = True
 ) -> VectorEnvironment:
-    """The groups to train in, one or two that alternate, and the evaluation group, which may be empty; not seeded yet.
+    """Opens one or two alternating groups of training, and the evaluation group, which may be empty, without seeds.
 
-    Where actors have the environments of training, the list of training groups is empty.
+    If actors have the environments of training, there are no groups of training.
 
     Raises:
         RunError: the task does not exist, its module is not allowed, the renderer is missing, or a worker failed.
@@ -92,12 +92,12 @@ def open_environments(
 
 
 def opening_of(config: TrainConfig, allow_imports: Collection[str]) -> dict[str, Any]:
-    """The arguments of ``open_environment`` for a run, by name."""
+    """Returns the arguments of ``open_environment`` for a run, by name."""
     opening = {"task": config.task, "action_repeat": config.action_repeat, "allow_imports": list(allow_imports)}
     return opening | config.world()
 
 
 def make_learner(config: TrainConfig, sizes: Sizes, device: torch.device) -> tuple[Learner, Recorder]:
-    """The learner with its initial weights, and the recorder of its experience, by the algorithm's ``make``."""
-    made: tuple[Learner, Recorder] = agent_module(config.algorithm).make(config, sizes, device)
-    return made
+    """Makes the learner with its initial weights, and the recorder of its experience, by the algorithm's ``make``."""
+    parts: tuple[Learner, Recorder] = agent_module(config.algorithm).make(config, sizes, device)
+    return parts

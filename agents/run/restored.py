@@ -1,4 +1,4 @@
-"""A run that has ended, taken up again to be evaluated: its config, how it ended, and its weights."""
+"""A finished run, restored for an evaluation: its config, its result, and its weights."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from . import checkpoint
 
 
 def read_finished(files: RunDirectory) -> tuple[TrainConfig, int, dict[str, Any]]:
-    """The config of a run that is done, the environment steps it took, and its final weights by name.
+    """Returns the config of a finished run, the environment steps it took, and its final weights by name.
 
     Raises:
-        RunError: the run does not exist, it has not ended or crashed, or is of a program.
+        RunError: the run does not exist, has not ended, has crashed, or is of a program.
         FileError: a file is damaged.
     """
     if not files.config.exists():
@@ -29,11 +29,11 @@ def read_finished(files: RunDirectory) -> tuple[TrainConfig, int, dict[str, Any]
             f"{files.path}: holds no run (there is no config.json); give the folder of a run that `roundoff train` or a"
             " sweep has left, or of a sweep"
         )
-    given = config_in(read_json(files.config))
-    if given is None or "task" not in given:
+    keys = config_in(read_json(files.config))
+    if keys is None or "task" not in keys:
         raise RunError(f"{files.config}: is not the config of an agent's run, and only an agent has a policy")
     try:
-        config = TrainConfig(**given)
+        config = TrainConfig(**keys)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "config"
@@ -48,7 +48,7 @@ def read_finished(files: RunDirectory) -> tuple[TrainConfig, int, dict[str, Any]
 
 
 def sizes_known(files: RunDirectory) -> KnownSizes | None:
-    """The sizes of the environments of a run that is done; None if it left none, as runs of older versions did."""
+    """Returns the sizes of the environments of a finished run; None if an older version did not store them."""
     about = checkpoint.load_about(files.agent)
     try:
         return KnownSizes.from_plain(about["sizes"])
@@ -56,29 +56,28 @@ def sizes_known(files: RunDirectory) -> KnownSizes | None:
         return None
 
 
-def take_over(found: Mapping[str, Any], own: Mapping[str, torch.Tensor], place: str) -> None:
+def take_over(stored: Mapping[str, Any], target: Mapping[str, torch.Tensor], place: str) -> None:
     """Copies the final weights of a run, by name, into a model.
 
     Raises:
-        RunError: they belong to another model; ``place`` says where they came from.
+        RunError: they belong to another model; the message begins with ``place``.
     """
-    shapes = {name: _in_words(tensor) for name, tensor in own.items()}
-    there = {str(name): _in_words(tensor) for name, tensor in found.items()}
-    if there != shapes:
-        differing = sorted(name for name in shapes.keys() | there.keys() if shapes.get(name) != there.get(name))
-        name = differing[0]
+    expected = {name: _describe_kind(tensor) for name, tensor in target.items()}
+    kinds = {str(name): _describe_kind(tensor) for name, tensor in stored.items()}
+    if kinds != expected:
+        name = min(name for name in expected.keys() | kinds.keys() if expected.get(name) != kinds.get(name))
         raise RunError(
             f"{place}: holds the weights of another algorithm, task or size than config.json says: {name} is"
-            f" {there.get(name, 'missing')} there, and should be {shapes.get(name, 'missing')}"
+            f" {kinds.get(name, 'missing')} there, and should be {expected.get(name, 'missing')}"
         )
-    for name, tensor in own.items():
-        tensor.detach().copy_(found[name])
+    for name, tensor in target.items():
+        tensor.detach().copy_(stored[name])
 
 
-def _in_words(x: Any) -> str:
-    """A kind of tensor; one of numbers in memory has only a dtype and a shape."""
+def _describe_kind(x: Any) -> str:
+    """Returns the kind of a tensor: only the dtype and the shape for an ordinary one in memory."""
     if not isinstance(x, torch.Tensor):
         return f"a {type(x).__name__}"
     kinds = {"meta": x.is_meta, "sparse": x.layout is not torch.strided, "quantized": x.is_quantized}
-    kind = "".join(f"{name} " for name, found in kinds.items() if found)
+    kind = "".join(f"{name} " for name, applies in kinds.items() if applies)
     return f"{kind}{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}"

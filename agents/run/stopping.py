@@ -34,7 +34,7 @@ class StopRequest:
         self.made = False
 
     def make(self) -> None:
-        """Asks the run to save a checkpoint and stop, as soon as it can."""
+        """Asks the run to save a checkpoint and stop, as soon as possible."""
         self.made = True
 
 
