@@ -61,7 +61,7 @@ def onnx_model(packed: PackedPolicy, *, fused: bool = False, version: str = "") 
     helper, proto = onnx.helper, onnx.TensorProto
     size = policy.action_size
     width = size * (1 if policy.atoms is None else len(policy.atoms))
-    made = helper.make_graph(
+    onnx_graph = helper.make_graph(
         graph.nodes,
         "policy",
         [helper.make_tensor_value_info("observations", proto.FLOAT, ["n", *policy.observation_shape])],
@@ -73,7 +73,7 @@ def onnx_model(packed: PackedPolicy, *, fused: bool = False, version: str = "") 
     )
     opsets = [helper.make_opsetid("", OPSET), *([helper.make_opsetid(MICROSOFT, 1)] if fused else [])]
     model = helper.make_model(
-        made, opset_imports=opsets, ir_version=IR_VERSION, producer_name="roundoff", producer_version=version
+        onnx_graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="roundoff", producer_version=version
     )
     helper.set_model_props(model, {"format": str(packed.format)})
     result: bytes = model.SerializeToString()

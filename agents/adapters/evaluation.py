@@ -69,8 +69,8 @@ def make_model(config: AdapterConfig, world: Callable[[int], World]) -> Model:
     """
     with from_extras():
         module = import_module(f".{config.library()}", __package__)
-    made: Model = module.make(config, [lambda i=i: world(i) for i in range(config.environments)])
-    return made
+    model: Model = module.make(config, [lambda i=i: world(i) for i in range(config.environments)])
+    return model
 
 
 STEPS_OF_TRAINING = 1 << 31

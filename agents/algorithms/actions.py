@@ -108,10 +108,10 @@ class Acting(LearnerState, ABC):
 
     def acting_by(self, parameters: torch.Tensor, numbers: dict[str, torch.Tensor]) -> Self:
         """Returns this learner with other tensors as acting parameters, for a program that chooses actions."""
-        other = copy(self)
-        other.numbers = {**self.numbers, **numbers}
-        other.networks = {**self.networks, self.acting_network: self.networks[self.acting_network].bound_to(parameters)}
-        return other
+        bound = copy(self)
+        bound.numbers = {**self.numbers, **numbers}
+        bound.networks = {**self.networks, self.acting_network: self.networks[self.acting_network].bound_to(parameters)}
+        return bound
 
     def quantized(self, quantization: Quantization, *, watch: bool = False) -> Self:
         """Returns a copy that acts quantized, with the current weights, for one evaluation.
@@ -120,31 +120,31 @@ class Acting(LearnerState, ABC):
             quantization: the arithmetic of the copy.
             watch: whether ``products`` of the copy records the ranges of activations.
         """
-        other = copy(self)
+        quantized = copy(self)
         # Only operands of products are quantized: in the learner's arithmetic, but not counted by its simulation.
         if quantization.policy is None:
-            other.simulation = simulation_of(self.config.model_copy(update={"observe": False}))
-            if other.simulation is not None and self._quantized:
-                change_to(other.simulation, self.config, quantized=True)
+            quantized.simulation = simulation_of(self.config.model_copy(update={"observe": False}))
+            if quantized.simulation is not None and self._quantized:
+                change_to(quantized.simulation, self.config, quantized=True)
             parameters = [network.flat for network in self.networks.values()]
-            other.products = QuantizedProducts(quantization, parameters, watch=watch)
-            return other
-        other.simulation = quantization.simulation(self.config.seed)
-        other.layers_stored = None  # The quantization determines the whole inference.
-        other.networks = {name: net.bound_to(quantization.number(net.flat)) for name, net in self.networks.items()}
-        other.numbers = {
+            quantized.products = QuantizedProducts(quantization, parameters, watch=watch)
+            return quantized
+        quantized.simulation = quantization.simulation(self.config.seed)
+        quantized.layers_stored = None  # The quantization determines the whole inference.
+        quantized.networks = {name: net.bound_to(quantization.number(net.flat)) for name, net in self.networks.items()}
+        quantized.numbers = {
             name: quantization.number(number) if isinstance(number, torch.Tensor) else number
             for name, number in self.numbers.items()
         }
-        other.bind()
-        return other
+        quantized.bind()
+        return quantized
 
     def sampling(self, generator: torch.Generator) -> Self:
         """Returns a copy that acts in evaluations as in training, with noise from the generator."""
-        other = copy(self)
-        other.samples = True
-        other.generators = {**self.generators, "act_noise": generator}
-        return other
+        sampling = copy(self)
+        sampling.samples = True
+        sampling.generators = {**self.generators, "act_noise": generator}
+        return sampling
 
     def _evaluation_arithmetic(self, number: int) -> AbstractContextManager[Any]:
         """Returns the simulation with the random bits of an action that is not part of training."""

@@ -41,10 +41,10 @@ def projected(
     """
     count = atoms.shape[0]
     least, largest = limits
-    moved = add_product(
+    values = add_product(
         rewards.expand(-1, count), discounts.expand(-1, count), atoms.expand(len(rewards), -1), discount
     )
-    along = moved.sub_(least).mul_((count - 1) / (largest - least)).clamp_(0, count - 1)
+    along = values.sub_(least).mul_((count - 1) / (largest - least)).clamp_(0, count - 1)
     below = along.floor()
     above_part = probabilities * (along - below)
     parts = torch.cat((probabilities - above_part, above_part), dim=1)

@@ -53,15 +53,15 @@ class GaussianExplorer:
     Args:
         deviations: the deviations of the environments of this actor, (n, 1), float32.
         seed: the seed of the run.
-        whose: the key that makes the noise of this actor differ; see ``torch_generator``.
+        stream_key: the key that makes the noise of this actor differ; see ``torch_generator``.
 
     Source:
         Lam et al., "ActorQ", Section 3: between 0 and 0.2 by actor.
     """
 
-    def __init__(self, deviations: torch.Tensor, seed: int, whose: tuple[int, ...]) -> None:
+    def __init__(self, deviations: torch.Tensor, seed: int, stream_key: tuple[int, ...]) -> None:
         self.deviations = deviations
-        self._generator = torch_generator(seed, Stream.ACTION_NOISE, torch.device("cpu"), *whose)
+        self._generator = torch_generator(seed, Stream.ACTION_NOISE, torch.device("cpu"), *stream_key)
 
     def act(self, best: torch.Tensor) -> torch.Tensor:
         """Returns the best actions with noise, clipped to [-1, 1]."""
@@ -106,17 +106,17 @@ class GaussianExplorer:
         self._generator.set_state(state["generator"])
 
 
-def explorer_of(config: WithActors, rank: int, steps: int = 0, whose: tuple[int, ...] = ()) -> Explorer:
+def explorer_of(config: WithActors, rank: int, steps: int = 0, stream_key: tuple[int, ...] = ()) -> Explorer:
     """Returns the explorer of an actor of a run, made by ``make_explorer`` of its algorithm.
 
     Args:
         config: the config of the run.
         rank: the number of the actor.
         steps: the number of steps of its earlier processes.
-        whose: the key that makes its noise differ from other noise; see ``torch_generator``.
+        stream_key: the key that makes its noise differ from other noise; see ``torch_generator``.
     """
     module = agent_module(config.algorithm)
-    explorer: Explorer = module.make_explorer(config, rank, steps, whose)
+    explorer: Explorer = module.make_explorer(config, rank, steps, stream_key)
     return explorer
 
 

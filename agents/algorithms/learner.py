@@ -89,7 +89,7 @@ class Learner(Acting, ABC):
         return metrics
 
     def begin_update(self, batch: Any) -> tuple[Any, tuple[torch.Tensor, ...]]:
-        """Returns the inputs of an update besides the agent: the prepared batch and all noises."""
+        """Returns the inputs of an update: the prepared batch and all noises."""
         self.updates += 1
         prepared = self.prepare(batch)
         sizes = self.noise_sizes(len(batch.rows))

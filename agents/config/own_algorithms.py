@@ -85,8 +85,8 @@ def check_own_algorithm(algorithm: str, others: Sequence[str]) -> None:
 
 def agent_module(algorithm: str) -> ModuleType:
     """Returns the module with ``make`` of one of roundoff's or a user's algorithms; a user's is already imported."""
-    own = module_of_algorithm(algorithm)
-    return sys.modules[own] if own else import_module(f"..algorithms.{algorithm}.agent", __package__)
+    module = module_of_algorithm(algorithm)
+    return sys.modules[module] if module else import_module(f"..algorithms.{algorithm}.agent", __package__)
 
 
 def for_others(algorithm: str) -> dict[str, Any]:

@@ -97,9 +97,9 @@ def _unfit_qat(config: Any) -> tuple[Any, Any, str] | None:
 
     from ...formats import Format, round  # noqa: PLC0415  costs seconds
 
-    fmt, own = Format.parse(config.qat.format), Format.parse(config.format)
-    reason = complaint(round, torch.zeros(1, dtype=own.carrier), fmt)
-    return (fmt, own, reason) if reason else None
+    fmt, run_format = Format.parse(config.qat.format), Format.parse(config.format)
+    reason = complaint(round, torch.zeros(1, dtype=run_format.carrier), fmt)
+    return (fmt, run_format, reason) if reason else None
 
 
 def _is_stored(config: Any, name: str) -> bool:

@@ -110,7 +110,7 @@ class Storage(BaseModel):
 
 
 LAYERS = ("activations", "gradients")
-"""The keys about what layers of networks compute."""
+"""The keys about results of a network's layers."""
 
 
 def check_fit(storage: Storage, format: str) -> None:

@@ -109,7 +109,7 @@ class EnvironmentSlots:
 
         Args:
             slots: the slots of the environments.
-            stepped: whether the episode is that of the last step, even if the next one has begun.
+            stepped: whether to return the states for the episode of the last step, even if the next one has begun.
         """
         states = self._start_of_stepped if stepped else self._start_of_current
         return {slot: states[slot] for slot in slots}

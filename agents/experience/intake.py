@@ -69,7 +69,7 @@ class Intake(ABC):
 
     @abstractmethod
     def rows(self, observations: torch.Tensor, sample: Sample) -> Sequence[Any] | torch.Tensor:
-        """Returns for each environment what to store of a sample's transitions, which began with ``observations``."""
+        """Returns a sample's transitions, which began with ``observations``, by environment, for :meth:`remember`."""
 
     @abstractmethod
     def remember(self, row: Any, sample: Sample, i: int) -> None:

@@ -98,7 +98,7 @@ class PrioritizedReplay:
         self._format, self._bounds = fmt, (fmt.smallest, fmt.max)
         self._tree = SumTree(len(replay.rows))
         self._highest = 1.0
-        self._drawn = np.zeros(0, dtype=np.int64)
+        self._last_places = np.zeros(0, dtype=np.int64)  # Of the transitions in the last batch.
 
     def __len__(self) -> int:
         return len(self.replay)
@@ -108,20 +108,20 @@ class PrioritizedReplay:
         uniform = torch.rand(batch_size, generator=generator, dtype=torch.float64, device=generator.device)
         total = self._tree.total
         parts = (np.arange(batch_size) + uniform.cpu().numpy()) / batch_size * total  # One in each equal interval.
-        self._drawn = self._tree.find(parts)
+        self._last_places = places = self._tree.find(parts)
         progress = min(self.replay.added / self._additions, 1.0)
         exponent = self._exponent + (1 - self._exponent) * progress
-        weights = (len(self) * self._tree[self._drawn] / total) ** -exponent  # (n P(i))^-b
-        drawn = self.replay.take(torch.from_numpy(self._drawn).to(self.replay.rows.device))
+        weights = (len(self) * self._tree[places] / total) ** -exponent  # (n P(i))^-b
+        batch = self.replay.take(torch.from_numpy(places).to(self.replay.rows.device))
         # Times the weights that transitions already have, in float64; rounded to the format once.
         products = torch.from_numpy(weights / weights.max())
-        if isinstance(drawn, Batch) and drawn.weights.shape[1]:
-            products = products * drawn.weights[:, 0].to("cpu", torch.float64)
-        rounded = round(products, self._format).to(drawn.rows)
-        return drawn.weighed(rounded.unsqueeze(1))
+        if isinstance(batch, Batch) and batch.weights.shape[1]:
+            products = products * batch.weights[:, 0].to("cpu", torch.float64)
+        rounded = round(products, self._format).to(batch.rows)
+        return batch.weighed(rounded.unsqueeze(1))
 
     def prioritize(self, priorities: torch.Tensor) -> None:
-        """Changes the priorities of the transitions that were drawn last; waits for the device.
+        """Changes the priorities of the transitions in the last batch; waits for the device.
 
         Args:
             priorities: one value for each. NaN counts as the largest priority so far, infinity as the largest number of
@@ -130,7 +130,7 @@ class PrioritizedReplay:
         values = priorities.detach().flatten().to(device="cpu", dtype=torch.float64).numpy()
         values = np.where(np.isnan(values), self._highest, values).clip(*self._bounds)
         self._highest = max(self._highest, float(values.max()))
-        self._tree.set(self._drawn, values)
+        self._tree.set(self._last_places, values)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the transitions and their priorities."""

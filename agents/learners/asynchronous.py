@@ -183,14 +183,14 @@ class _InSeveralSteps:
 
     def __init__(self, optimizer: NetworkOptimizer, every: int) -> None:
         self._adam = MultiStepAdam(optimizer)
-        self._every, self._taken = every, 0
+        self._every, self._local_steps = every, 0  # Since the last exchange.
         self.chunks = [self._adam.tensors]
 
     def step(self, store: CentralStore) -> None:
         self._adam.step()
-        self._taken += 1
-        if self._taken == self._every:
-            self._taken = 0
+        self._local_steps += 1
+        if self._local_steps == self._every:
+            self._local_steps = 0
             with store.held(self.first):
                 self._adam.exchange()
 

@@ -30,7 +30,7 @@ class Learners(Protocol):
         """Whether this process leads."""
 
     def first_step(self, step: int) -> int:
-        """Returns the step of the checkpoint to continue from, given that of the leader's checkpoint; -1: none."""
+        """Returns the step of the checkpoint to continue from, given the leader's; -1: no checkpoint."""
 
     def join(self, optimizers: Mapping[str, NetworkOptimizer], step: int) -> None:
         """Makes these optimizers move parameters together with other learners, from step ``step`` of the run on."""

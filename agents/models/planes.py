@@ -188,6 +188,6 @@ class PlanesNetwork(FlatNetwork):
     def _parts(
         self, layers: Sequence[torch.Tensor]
     ) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor], list[Sequence[torch.Tensor]]]:
-        """Splits layers into those of the convolutions, of the shared perceptrons, and of each head."""
+        """Splits layers into the layers of the convolutions, of the shared perceptrons, and of each head."""
         convolutions, shared, *heads = (layers[a:b] for a, b in pairwise((0, *self._ends)))
         return convolutions, shared, heads

@@ -49,7 +49,7 @@ def softplus(x: torch.Tensor, threshold: float = 10.0) -> torch.Tensor:
 
 @final
 class _Softplus(torch.autograd.Function):
-    """Softplus with an explicit gradient, of which no factor can be infinite."""
+    """Softplus with an explicit gradient without infinite factors."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: torch.Tensor, threshold: float) -> torch.Tensor:

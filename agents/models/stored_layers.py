@@ -52,8 +52,8 @@ class StoredLayers:
 
     def multiplied(self, x: torch.Tensor) -> torch.Tensor:
         """Returns the operand of the next layer's product."""
-        kept: torch.Tensor = _Passing.apply(x, self.activations, self.gradients)  # type: ignore[no-untyped-call]
-        return kept
+        operand: torch.Tensor = _Passing.apply(x, self.activations, self.gradients)  # type: ignore[no-untyped-call]
+        return operand
 
     def result(self, x: torch.Tensor) -> torch.Tensor:
         """Returns the last layer's result, which is not multiplied here; its gradient is."""

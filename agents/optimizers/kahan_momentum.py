@@ -18,7 +18,7 @@ from .kahan_gradients import add_compensated_, kahan_add_
 from .stochastic_compensation import step_towards
 
 _add = unsimulated(torch.add)
-_rounding_error = unsimulated(lambda average, step, moved: (moved - average) - step)
+_rounding_error = unsimulated(lambda average, step, new_average: (new_average - average) - step)
 
 
 class MovingAverage(ABC):
@@ -125,11 +125,11 @@ class StoredEMA(TraceableAverage):
     def update_(self, source: torch.Tensor) -> None:
         """Moves the average towards ``source``; NaN and infinity spread into it."""
         step = self._step(source)
-        moved = self._keep(_add(self.average, step))  # The only rounding of the average.
+        new_average = self._keep(_add(self.average, step))  # The only rounding of the average.
         if self.compensation is not None and self._keep_compensation is not None:
-            error = _rounding_error(self.average, step, moved)
+            error = _rounding_error(self.average, step, new_average)
             copy_(self.compensation, self._keep_compensation(error))
-        copy_(self.average, moved)
+        copy_(self.average, new_average)
 
     @unsimulated
     def _step(self, source: torch.Tensor) -> torch.Tensor:

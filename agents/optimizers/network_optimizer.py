@@ -85,11 +85,11 @@ class NetworkOptimizer:
         baseline = BASELINES[config.baseline]
         self.flat = flat
         stored = {} if storage is None else storage.formats
-        self._kept = {name: Kept.of(stored[key]) for name, key in _STORED.items() if key in stored}
+        self._storage = {name: Kept.of(stored[key]) for name, key in _STORED.items() if key in stored}
         self._keep({"parameters": flat})
         # Kahan-gradients: also for all networks if compensations are stored, or rounded stochastically.
         stochastic = is_stochastic(config.fixes, "weights")
-        kahan = (kahan or "compensation" in self._kept or stochastic) and "kahan_gradients" in config.fixes
+        kahan = (kahan or "compensation" in self._storage or stochastic) and "kahan_gradients" in config.fixes
         self._scaled_norms = "scaled_norms" in config.fixes
         self._coerced_to = format.max if baseline.coercion else None
         self._master = MasterWeights(flat, format) if baseline.master_weights else None
@@ -98,7 +98,7 @@ class NetworkOptimizer:
             "lr": config.lr,
             "eps": config.adam_eps * baseline.eps_factor,
             "kahan": kahan,
-            "keep": self._kept.pop("parameters", None) if kahan else None,  # The compensated sum itself rounds them.
+            "keep": self._storage.pop("parameters", None) if kahan else None,  # The compensated sum itself rounds them.
             "eps_floor": format.smallest if compound else 0.0,
             "anneal_over": config.anneal_over,
             "stochastic": kahan and stochastic,
@@ -112,7 +112,7 @@ class NetworkOptimizer:
             betas = (config.adam_beta1, config.adam_beta2)
             self.optimizer = (HAdam if roots else Adam)([self.parameters], betas=betas, **options)
         # Formats without infinities saturate: their largest number also represents overflow.
-        scaled = [keep.format for storage_key, keep in self._kept.items() if storage_key in _SCALED]
+        scaled = [keep.format for storage_key, keep in self._storage.items() if storage_key in _SCALED]
         narrow = [fmt for fmt in scaled if not round(torch.tensor(math.inf), fmt).isinf()]
         largest = min(fmt.max for fmt in (format, *narrow) if fmt.max is not None)
         self.scaler: DynamicLossScale | None = None
@@ -239,7 +239,7 @@ class NetworkOptimizer:
 
     def _keep(self, tensors: dict[str, torch.Tensor]) -> None:
         """Rounds tensors in place to the storage formats that the config has for them."""
-        for name, keep in self._kept.items():
+        for name, keep in self._storage.items():
             if name in tensors:
                 copy_(tensors[name], keep(tensors[name]))
 

@@ -270,7 +270,7 @@ class Run:
         return config.steps if step >= config.steps else step // config.eval_every * config.eval_every
 
     def _save(self) -> None:
-        """Writes a checkpoint of each learner, the leader's last: if it exists, those of the others are complete."""
+        """Writes a checkpoint of each learner, the leader's last: if it exists, the others' are complete."""
         learners = self.learners
         if not learners.leads and not learners.in_step:
             return

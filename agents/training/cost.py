@@ -137,32 +137,32 @@ def _declare_format(counter: CostCounter, tensors: Iterable[torch.Tensor], forma
 
 def _kept_tensors(learner: Learner, replay: Sequence[torch.Tensor]) -> dict[str, list[torch.Tensor]]:
     """Returns the tensors that an agent keeps from one update to the next, by kind."""
-    kept: dict[str, list[torch.Tensor]] = {"weights": [network.flat for network in learner.networks.values()]}
+    tensors: dict[str, list[torch.Tensor]] = {"weights": [network.flat for network in learner.networks.values()]}
     for optimizer in learner.optimizers.values():
-        kept["weights"].append(optimizer.flat)
+        tensors["weights"].append(optimizer.flat)  # Again for networks: the counter counts each tensor once.
         if optimizer.parameters is not optimizer.flat:
-            kept.setdefault("master weights", []).append(optimizer.parameters)
+            tensors.setdefault("master weights", []).append(optimizer.parameters)
     for average in learner.averages.values():
-        kept.setdefault("targets", []).append(average.average)
+        tensors.setdefault("targets", []).append(average.average)
         if hidden := _hidden_tensors(average):
             kind = "master weights" if isinstance(average, MasterEMA) else "sums behind targets"
-            kept.setdefault(kind, []).extend(hidden)
+            tensors.setdefault(kind, []).extend(hidden)
     for optimizer in learner.optimizers.values():
         scale = optimizer.scaler.tensors if optimizer.scaler else {}
         state = {**optimizer.optimizer.state[optimizer.parameters], **scale}
         for name, x in ((name, x) for name, x in state.items() if isinstance(x, torch.Tensor)):
-            kept.setdefault(_KINDS.get(name, "scales and steps"), []).append(x)
-    return kept | ({"replay": list(replay)} if replay else {})
+            tensors.setdefault(_KINDS.get(name, "scales and steps"), []).append(x)
+    return tensors | ({"replay": list(replay)} if replay else {})
 
 
 def _hidden_tensors(average: MovingAverage) -> list[torch.Tensor]:
-    """Returns the tensors of an average besides itself: sums, rounding errors, the average in full precision."""
+    """Returns the other tensors of an average: sums, rounding errors, the average in full precision."""
     tensors = [x for x in (*vars(average).values(), *average.state_dict().values()) if isinstance(x, torch.Tensor)]
     return list({id(x): x for x in tensors if x.dim() and x is not average.average}.values())
 
 
 def _tensors_of(owner: Any, depth: int = 2) -> Iterator[torch.Tensor]:
-    """Yields the tensors of a replay buffer, including those of nested buffers."""
+    """Yields the tensors of a replay buffer, also in nested buffers."""
     if owner is None or depth == 0:
         return
     names = [field.name for field in fields(owner)] if is_dataclass(owner) else list(vars(owner))

@@ -81,8 +81,8 @@ def export(
     """Writes a user's or a library's network as a file that acts without roundoff.
 
     ``export(torch.nn.Sequential(policy.mlp_extractor.policy_net, policy.action_net), "policy.h")`` writes a policy of
-    Stable-Baselines3. Like a run's file, it has the bits of the engine ``simulated``; the graph only without tanh and
-    ELU, whose rounding ONNX does not define.
+    Stable-Baselines3. Like a run's file, it has the bits of the engine ``simulated``, except for tanh and ELU in a
+    graph, where ONNX does not define the rounding.
 
     Args:
         module: a ``torch.nn.Sequential`` of linear layers, convolutions and activations; see ``policy_of``.

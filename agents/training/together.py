@@ -84,16 +84,16 @@ def train_together(
             else:
                 runs.append(_OpenRun(number, job, run, stack))
         groups: dict[Any, list[_OpenRun]] = {}  # The runs of each possible population.
-        for opened in runs:
-            key = None if compiled is False else _shared_key(opened.run, forced=compiled is True)
-            groups.setdefault(key or opened.number, []).append(opened)
+        for entry in runs:
+            key = None if compiled is False else _shared_key(entry.run, forced=compiled is True)
+            groups.setdefault(key or entry.number, []).append(entry)
         for members in groups.values():
             population = _population(members)
             if population:
                 yield from _train(population, members)
             else:
-                for opened in members:
-                    yield _train_alone(opened, compiled=compiled)
+                for entry in members:
+                    yield _train_alone(entry, compiled=compiled)
 
 
 def _shared_key(run: Run | AdaptedRun, *, forced: bool) -> Any:
@@ -106,12 +106,12 @@ def _shared_key(run: Run | AdaptedRun, *, forced: bool) -> Any:
     return (shared, run.learner.updates) if shared and not reason_against_compiling() else None
 
 
-def _train_alone(opened: _OpenRun, *, compiled: bool | None) -> tuple[int, Result | Exception]:
-    with opened.open:
+def _train_alone(entry: _OpenRun, *, compiled: bool | None) -> tuple[int, Result | Exception]:
+    with entry.open:
         try:
-            return opened.number, train_alone(opened.run, compiled=compiled, on_notice=opened.job.on_notice)
+            return entry.number, train_alone(entry.run, compiled=compiled, on_notice=entry.job.on_notice)
         except Exception as error:  # noqa: BLE001  the other runs are not concerned
-            return opened.number, error
+            return entry.number, error
 
 
 def _population(runs: Sequence[_OpenRun]) -> Population | None:
@@ -120,7 +120,7 @@ def _population(runs: Sequence[_OpenRun]) -> Population | None:
         return None
     keep_freed_memory()
     try:
-        population = Population([opened.run.learner for opened in runs if isinstance(opened.run, Run)])
+        population = Population([entry.run.learner for entry in runs if isinstance(entry.run, Run)])
     except Exception as error:  # noqa: BLE001  a full disk, a mistake of the compiler's
         _notify(runs, f"trained alone, since {len(runs)} runs together could not be compiled ({error})")
         return None
@@ -129,13 +129,13 @@ def _population(runs: Sequence[_OpenRun]) -> Population | None:
 
 
 def _notify(runs: Sequence[_OpenRun], text: str) -> None:
-    for opened in runs:
-        if opened.job.on_notice:
-            opened.job.on_notice(text)
+    for entry in runs:
+        if entry.job.on_notice:
+            entry.job.on_notice(text)
 
 
 def _train(population: Population, runs: Sequence[_OpenRun]) -> Iterator[tuple[int, Result | Exception]]:
-    training = {i: opened.run.training() for i, opened in enumerate(runs) if isinstance(opened.run, Run)}
+    training = {i: entry.run.training() for i, entry in enumerate(runs) if isinstance(entry.run, Run)}
     outcomes: dict[int, Any] = dict.fromkeys(training)  # Of the last update; None before the first.
     while training:
         batches: dict[int, Any] = {}

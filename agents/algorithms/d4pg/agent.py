@@ -113,9 +113,9 @@ def make(config: D4PGConfig, sizes: Sizes, device: torch.device) -> tuple[D4PG, 
     return learner, record_steps(config, sizes, learner.dtype, device)
 
 
-def make_explorer(config: D4PGConfig, rank: int, steps: int, whose: tuple[int, ...]) -> GaussianExplorer:  # noqa: ARG001
+def make_explorer(config: D4PGConfig, rank: int, steps: int, stream_key: tuple[int, ...]) -> GaussianExplorer:  # noqa: ARG001
     """Makes the explorer of actor ``rank``, which has taken ``steps``; see ``explorer_of``."""
-    return GaussianExplorer(deviations_of(config, rank, _deviations(config)), config.seed, whose)
+    return GaussianExplorer(deviations_of(config, rank, _deviations(config)), config.seed, stream_key)
 
 
 def _deviations(config: D4PGConfig) -> torch.Tensor:

@@ -243,7 +243,7 @@ def make(config: DQNConfig, sizes: Sizes, device: torch.device) -> tuple[DQN, Of
     return learner, record_steps(config, sizes, learner.dtype, device)
 
 
-def make_explorer(config: DQNConfig, rank: int, steps: int, whose: tuple[int, ...]) -> EpsilonGreedy:  # noqa: ARG001
+def make_explorer(config: DQNConfig, rank: int, steps: int, stream_key: tuple[int, ...]) -> EpsilonGreedy:  # noqa: ARG001
     """Makes the explorer of actor ``rank``, which has taken ``steps``; see ``explorer_of``."""
     assert config.actors
-    return EpsilonGreedy(config, config.actors.count, steps, whose)
+    return EpsilonGreedy(config, config.actors.count, steps, stream_key)

@@ -52,13 +52,13 @@ class EpsilonGreedy:
         config: the config of the run.
         count: the number of actors; the schedule counts the actions of each for all.
         steps: the number of steps taken before, including the random ones at the beginning.
-        whose: the key that makes its random actions differ; see ``torch_generator``.
+        stream_key: the key that makes its random actions differ; see ``torch_generator``.
     """
 
-    def __init__(self, config: DQNConfig, count: int, steps: int, whose: tuple[int, ...]) -> None:
+    def __init__(self, config: DQNConfig, count: int, steps: int, stream_key: tuple[int, ...]) -> None:
         self._config, self._count = config, count
         self._acted = self._acted_in(steps)
-        self._generator = torch_generator(config.seed, Stream.ACTION_NOISE, torch.device("cpu"), *whose)
+        self._generator = torch_generator(config.seed, Stream.ACTION_NOISE, torch.device("cpu"), *stream_key)
 
     def act(self, best: torch.Tensor) -> torch.Tensor:
         """Returns the best actions, some of them replaced by random ones; NaN remains."""

@@ -45,7 +45,7 @@ class PixelNetwork(FlatNetwork):
 
     Args:
         config: sizes of images and layers.
-        extra: the number of inputs of the perceptrons besides the features.
+        extra: the number of further inputs of the perceptrons, after the features.
         outputs: the number of outputs of each perceptron.
         ensemble: the number of perceptrons.
         convolutional: whether the network has its own convolutions.

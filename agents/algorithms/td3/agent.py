@@ -79,7 +79,7 @@ def make(config: TD3Config, sizes: Sizes, device: torch.device) -> tuple[TD3, Of
     return learner, record_states(config, sizes, learner.dtype, device)
 
 
-def make_explorer(config: TD3Config, rank: int, steps: int, whose: tuple[int, ...]) -> GaussianExplorer:  # noqa: ARG001
+def make_explorer(config: TD3Config, rank: int, steps: int, stream_key: tuple[int, ...]) -> GaussianExplorer:  # noqa: ARG001
     """Makes the explorer of actor ``rank``, which has taken ``steps``; see ``explorer_of``."""
     deviations = torch.full((config.environments, 1), config.exploration_noise)
-    return GaussianExplorer(deviations_of(config, rank, deviations), config.seed, whose)
+    return GaussianExplorer(deviations_of(config, rank, deviations), config.seed, stream_key)
