@@ -117,7 +117,7 @@ class SimulatedEngine(Engine):
     def _through(self, layers: Iterable[Layer], x: torch.Tensor) -> torch.Tensor:
         for layer in layers:
             if not isinstance(layer, ConvolutionLayer):
-                x = x.flatten(1)
+                x = x.flatten(1)  # By channel, row and column.
             x = self._product(x, layer)
             if layer.activation is not Activation.NONE:
                 x = FUNCTIONS[layer.activation](x)

@@ -193,7 +193,7 @@ class PolicyGradient(Learner):
             return super().act(observations, deterministic=deterministic, number=number, first=first)
         self.actions += 1
         with torch.no_grad(), self._arithmetic(self.actions, ACT):
-            noise = self.action_noise(len(observations), first)
+            noise = self.action_noise(len(observations), first)  # The same noise as without a copy.
         return self._coerced(self.rollouts.sample(observations, noise))
 
     @property

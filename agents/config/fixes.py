@@ -131,7 +131,7 @@ class Baseline:
 
 BASELINES = {
     "none": Baseline(),
-    "naive": Baseline(),  # Also without fixes, but under a name of its own in tables.
+    "naive": Baseline(),  # No change: the agent without fixes.
     "coercion": Baseline(coercion=True),
     "loss_scaling": Baseline(loss_scaling=True),
     "master_weights": Baseline(loss_scaling=True, master_weights=True),

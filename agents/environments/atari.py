@@ -17,7 +17,7 @@ MOST_STEPS = 27_000
 """The most steps of an episode: half an hour of play."""
 _FRAMES = 4  # Images of an observation.
 _SKIP = 4  # Frames of the game for which an action is held.
-_MOST_NOOPS = 30  # Mnih et al., Methods.
+_MOST_NOOPS = 30  # Mnih et al., Extended Data Table 1.
 _HEIGHT, _WIDTH = 104, 80
 
 
@@ -89,7 +89,7 @@ class AtariEnvironment(SeededEpisodes):
     def reset(self) -> NDArray[np.uint8]:
         """Begins an episode and returns its first observation."""
         count = int(np.random.default_rng(self._next_seed()).integers(1, _MOST_NOOPS + 1))
-        # Only a reset keeps the random state of some games; only the system state keeps the screen of others.
+        # Without the system state, some games would keep their random state; without a reset, others their screen.
         self._ale.restoreSystemState(self._switched_on)
         self._ale.reset_game()
         for _ in range(count):

@@ -108,7 +108,7 @@ class GymnasiumEnvironment(SeededEpisodes):
         if self.discrete:  # The place of the largest number is the action; a space may start at another number than 0.
             self._to_space: Callable[[NDArray[Any]], Any] = lambda row: space.dtype.type(space.start + row.argmax())
         else:
-            self._to_space = _box_scaling(space)
+            self._to_space = _box_scaling(space)  # Linear, from [-1, 1].
         self._action_repeat = action_repeat
         self.task = task
         self.action_size = int(space.n) if self.discrete else int(np.prod(space.shape))
@@ -146,11 +146,11 @@ class GymnasiumEnvironment(SeededEpisodes):
     def _call(self, method: Any, *arguments: Any, **options: Any) -> Any:
         try:
             return method(*arguments, **options)
-        except Exception as error:
+        except Exception as error:  # Of any type: the environment may be a user's.
             raise RunError(f"{self.task} raised {type(error).__name__}: {error}") from error
 
     def _flatten(self, observation: Any) -> NDArray[np.float64]:
-        flat = np.array(observation, dtype=np.float64).reshape(-1)
+        flat = np.array(observation, dtype=np.float64).reshape(-1)  # A copy: an environment may change its array.
         if not np.isfinite(flat).all():
             raise RunError(f"{self.task} returned an observation with {flat[~np.isfinite(flat)][0]} in it")
         return flat

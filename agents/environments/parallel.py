@@ -312,7 +312,7 @@ class _Processes:
     def _death(self, worker: _Worker) -> RunError:
         process, count = worker.process, len(self._workers)
         number = self._workers.index(worker) + 1
-        self.close()  # Waits for the process, so that its exit code is known below.
+        self.close()  # First: ``death`` waits for the end of the process.
         return RunError(
             f"environment worker {number} of {count} (process {process.pid}) {process.death()}; if nobody killed it,"
             " memory may have run out: choose fewer environments or environment_workers, and continue from the last"

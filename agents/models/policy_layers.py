@@ -143,7 +143,7 @@ def combined(outputs: Sequence[torch.Tensor], action_size: int) -> torch.Tensor:
     value, flat = outputs
     advantages = flat.reshape(len(flat), action_size, -1)
     total = advantages[:, 0].clone()
-    # In a defined order, which C headers share; that of ``mean`` depends on the processor.
+    # In a defined order, the same as in C headers; the order of ``mean`` depends on the processor.
     for i in range(1, action_size):
         total += advantages[:, i]
     return (value.unsqueeze(1) + (advantages - (total / action_size).unsqueeze(1))).flatten(1)

@@ -74,7 +74,7 @@ def magnitude(x: Tensor) -> Tensor:
 @unsimulated
 def copies(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Returns a copy of each tensor."""
-    return [x.clone() for x in tensors]
+    return [x.clone() for x in tensors]  # Not rounded: the values are already in their format.
 
 
 @unsimulated

@@ -23,7 +23,7 @@ from ..experience.on_policy import Minibatch
 from ..experience.replay import Batch
 from ..optimizers.adam import LONGEST_TABLE, steps_until_constant
 
-_BASELINES = ("none", "naive", "eps")  # The ones without dynamic loss scales, coercion and master weights.
+_BASELINES = ("none", "naive", "eps")  # Others add conventional loss scaling, coercion or master weights.
 
 # Time of compilation (seconds, for programs that are on disk) over time saved in a small simulated update.
 _WORTHWHILE_UPDATES = 3000

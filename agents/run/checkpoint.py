@@ -82,8 +82,8 @@ def _read_archive(path: Path) -> dict[str, Any]:
     try:
         with open_to_read(path) as file:
             _check_archive(file)
-            file.seek(0)
-            content = torch.load(file, map_location="cpu", weights_only=True)
+            file.seek(0)  # The check has moved the position.
+            content = torch.load(file, map_location="cpu", weights_only=True)  # Executes no code from the file.
     except OSError as error:
         raise FileError(f"{path}: cannot be read ({error.strerror})") from error
     except Exception as error:  # Of any type, since the file decides the calls of the unpickler.

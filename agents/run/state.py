@@ -129,7 +129,7 @@ class RunState:
             generator = torch_generator(config.seed, Stream.PERTURBATION, torch.device("cpu"))
             for name in sorted(learner.networks):
                 move_by_ulps(learner.networks[name].flat, ulps, generator)
-        self.sampler: Sampler
+        self.sampler: Sampler  # Of actors, of a sampler-learner, or of local environments.
         if stage:
             assert isinstance(config, WithActors)
             self.sampler = RemoteSampler(stage, config, learner, self.agent.recorder.intake.perceive)

@@ -104,7 +104,7 @@ def open_run(
             require(config.package)
         make_directory(directory)
         with directory_lock(directory):
-            remove_temporaries(files.path)
+            remove_temporaries(files.path)  # Of a killed process.
             files.claim(config)
             if not files.result.exists():  # Another process may have ended the run before this one had the lock.
                 stop = stop or StopRequest()

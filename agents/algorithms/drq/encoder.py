@@ -81,7 +81,7 @@ class PixelNetwork(FlatNetwork):
         initialize_convolutions(parts.convolutions, generator)
         drawn = torch.empty(weight.shape, dtype=torch.float32)
         weight.copy_(torch.nn.init.orthogonal_(drawn, generator=generator))
-        gain.fill_(1)
+        gain.fill_(1)  # Of the layer normalization.
         initialize_perceptrons(parts.perceptrons, generator)
 
 
