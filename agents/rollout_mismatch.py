@@ -163,7 +163,7 @@ def weights_of(log_ratios: torch.Tensor, correction: Correction, threshold: floa
 
     NaN stays NaN, but for masks, which leave it out.
     """
-    if correction.startswith("sequence"):
+    if correction.startswith("sequence"):  # R for each token of its sequence.
         log_ratios = log_ratios.sum(1, keepdim=True).expand_as(log_ratios)
     weights = torch.ones_like(log_ratios) if correction == "none" else log_ratios.exp()
     if correction.endswith("truncate"):

@@ -151,8 +151,8 @@ class PackedPolicy:
                 else LinearLayer(weight, bias, activation)
             )
         atoms = rest.numbers([header["atoms"]], torch.float32) if header["atoms"] else None
-        rest.check_end()
-        ends = np.cumsum([header["shared"], *header["heads"]]).tolist()
+        rest.check_end()  # Neither truncated nor longer.
+        ends = np.cumsum([header["shared"], *header["heads"]]).tolist()  # Of the shared layers, and of each head.
         if ends[-1] != len(layers):
             raise ValueError("its layers differ from its description")
         policy = PolicyLayers(

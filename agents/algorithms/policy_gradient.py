@@ -300,7 +300,7 @@ class PolicyGradient(Learner):
             terms.append(entropy)
             weights.append(filled_like(entropy, optimizer.mean_weight(-config.entropy_weight, count)))
             metrics["entropy"] = entropy.detach()
-        if optimizer.norms:
+        if optimizer.norms:  # Another gradient, which only observed runs compute.
             metrics["half_batch_cosine"] = half_batch_cosine(terms, weights, network.trainable)
         network.compute_gradients(terms, weights)
         self.step("actor", config.max_grad_norm)

@@ -89,7 +89,7 @@ class LearnerState(ABC, metaclass=_Bound):
         self.optimizers: dict[str, NetworkOptimizer] = {}
         self.numbers: dict[str, float | torch.Tensor] = {"discount": config.discount}
         self.compiled: UpdateBackend | None = None
-        self.updates = self.actions = 0
+        self.updates = self.actions = 0  # They number the random bits of stochastic rounding.
 
     def bind(self) -> None:
         """Derives a subclass's values from networks, averages and numbers, such as views of their tensors."""

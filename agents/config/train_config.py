@@ -314,7 +314,7 @@ class TrainConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
-        check(self, *self.rules)
+        check(self, *self.rules)  # After the rules of all algorithms.
         return self
 
     def check_algorithm(self) -> None:

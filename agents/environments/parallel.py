@@ -288,7 +288,7 @@ class _Processes:
             message = worker.connection.recv_bytes()
         except (EOFError, OSError) as error:
             raise self._death(worker) from error
-        if len(message) == 1:
+        if len(message) == 1:  # A byte is a group's number, or STOP.
             if message[0] == STOP:
                 self._on_stop()
             else:

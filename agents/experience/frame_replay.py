@@ -214,7 +214,7 @@ class _Ring:
         return len(self._needed)
 
     def begin(self, images: Sequence[torch.Tensor]) -> None:
-        self._first = self.images_added
+        self._first = self.images_added  # The number of the episode's first image.
         for image in images:
             self.append(image)
 
@@ -254,4 +254,4 @@ class _Ring:
         self.images_added += 1
         while self._needed and self._needed[0] < self.images_added - len(self.images):
             self._on_change((self.added - len(self)) % len(self.images), False)
-            self._needed.popleft()
+            self._needed.popleft()  # An image of it was overwritten.

@@ -113,7 +113,7 @@ class _PendingTransitions:
     def _complete(self, pending: _PendingTransition, environment: int, discount: float) -> _CompletedTransition:
         missing = self._n - len(pending.rewards)  # Steps after the end of the episode.
         rewards = sum(self._discount**k * reward for k, reward in enumerate(pending.rewards))
-        rest = discount * self._discount**-missing if discount else 0.0
+        rest = discount * self._discount**-missing if discount else 0.0  # The learner multiplies it by g^n.
         return _CompletedTransition(pending.head, pending.image, environment, rewards, rest, math.prod(pending.ratios))
 
 

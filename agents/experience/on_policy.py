@@ -64,7 +64,7 @@ class Judge(Protocol):
 
 def minibatch_of(rows: torch.Tensor, observation_size: int, *, weighed: bool = False) -> Minibatch:
     """Splits rows (observation, action, [weight,] log-probability, value, advantage, return) into views."""
-    o, end = observation_size, -JUDGEMENTS - weighed
+    o, end = observation_size, -JUDGEMENTS - weighed  # The weight precedes the other judgements.
     return Minibatch(
         rows=rows,
         observations=rows[:, :o],
@@ -142,7 +142,7 @@ class RolloutRecorder:
         if self._rewards:
             self._rewards.check()
         rollout = self._replay.take(torch.arange(self._size, device=self.intake.device))
-        judgements = self._judge(rollout, self._last)
+        judgements = self._judge(rollout, self._last)  # Once, by the policy that made the rollout.
         rows = torch.cat((rollout.observations_and_actions, judgements), dim=1)
         for batch in self._minibatches(rows):
             if self._enough and self._enough(batch):

@@ -37,7 +37,7 @@ class Batch:
     def weighed(self, weights: torch.Tensor) -> Batch:
         """Returns the transitions with other weights, (n, 1)."""
         sizes = self.observations.shape[1], self.actions.shape[1]
-        unweighed = self.rows[:, : self.rows.shape[1] - self.weights.shape[1]]
+        unweighed = self.rows[:, : self.rows.shape[1] - self.weights.shape[1]]  # Without old weights.
         return batch_of(torch.cat((unweighed, weights), dim=1), *sizes)
 
 

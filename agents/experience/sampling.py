@@ -145,7 +145,7 @@ class LocalSampler:
     def next(  # noqa: D102
         self, choose: Callable[[int, int, int], NDArray[np.floating[Any]]], waits: Callable[[int], bool]
     ) -> Sample | None:
-        if waits(self.under_way):
+        if waits(self.under_way):  # Such as at the end of a rollout.
             return self.wait()
         actions = choose(self.turn, self.first, self.under_way)
         if not np.isfinite(actions).all():
@@ -258,7 +258,7 @@ class LocalSampler:
         sample = Sample(number, actions, steps, self._returns[number].copy(), self._first(number))
         for i in np.flatnonzero(steps.last):
             histories[i].clear()
-        self._returns[number][steps.last] = 0.0
+        self._returns[number][steps.last] = 0.0  # The next episodes have begun.
         return sample
 
 

@@ -124,7 +124,7 @@ class LearnerGroup:
         total = first
         for other in others:
             total = total + other
-        gradient.copy_(total)
+        gradient.copy_(total)  # Numbers of the format: the copy rounds nothing.
 
     @unsimulated
     def agree(self, value: int) -> int:

@@ -102,7 +102,7 @@ class FlatNetwork(ABC):
         self._shapes = shapes
         self._counts = [torch.Size(shape).numel() for shape in shapes]
         self.flat = torch.zeros(sum(self._counts), dtype=dtype, device=device)
-        self.flat.grad = torch.zeros_like(self.flat)
+        self.flat.grad = torch.zeros_like(self.flat)  # The target of ``compute_gradients``.
         self.layers = self.views(self.flat)
         self._initialize(generator)
         self.trainable = [layer.detach().requires_grad_() for layer in self.layers]
@@ -221,7 +221,7 @@ def forward(
     Returns:
         (ensemble, batch, out); float64 if ``exact``.
     """
-    x = x if stored is None else stored.multiplied(x)
+    x = x if stored is None else stored.multiplied(x)  # An observation is also an operand of a product.
     activation = torch.relu_ if stored is None else lambda result: stored.multiplied(torch.relu_(result))
     h = hidden_of(layers[:-2], x.expand(layers[0].shape[0], *x.shape), activation)
     outputs = head(layers[-1], h, layers[-2], scale, exact=exact)

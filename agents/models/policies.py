@@ -54,7 +54,7 @@ class ActorCritic(FlatNetwork):
         generator: torch.Generator,
     ) -> None:
         shapes = perceptron_shapes([observation_size, *hidden], 2)
-        self._hidden = len(shapes)
+        self._hidden = len(shapes)  # The number of tensors of hidden layers.
         self.log_sigma = log_sigma
         width = hidden[-1]
         shapes += [(width, outputs), (outputs,), (width, 1), (1,), *([(outputs,)] if log_sigma else [])]
@@ -99,7 +99,7 @@ class ActorCritic(FlatNetwork):
         return (*hidden, linear(weight, bias, Activation.NONE))
 
     def _hidden_of(self, member: int, x: torch.Tensor) -> torch.Tensor:
-        layers = [layer[member : member + 1] for layer in self.layers[: self._hidden]]
+        layers = [layer[member : member + 1] for layer in self.layers[: self._hidden]]  # An ensemble of one.
         return hidden_of(layers, x[None], torch.tanh_)[0]
 
     def _policy(self, layers: Sequence[torch.Tensor], h: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -138,10 +138,10 @@ def combined(outputs: Sequence[torch.Tensor], action_size: int) -> torch.Tensor:
         outputs: the outputs of each head, (n, outputs).
         action_size: the number of actions.
     """
-    if len(outputs) == 1:
+    if len(outputs) == 1:  # Without dueling.
         return outputs[0]
     value, flat = outputs
-    advantages = flat.reshape(len(flat), action_size, -1)
+    advantages = flat.reshape(len(flat), action_size, -1)  # (n, action, atoms).
     total = advantages[:, 0].clone()
     # In a defined order, the same as in C headers; the order of ``mean`` depends on the processor.
     for i in range(1, action_size):

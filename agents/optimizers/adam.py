@@ -401,7 +401,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         """Returns this optimizer, of one parameter, with its state in ``tensors``; see ``NetworkOptimizer.tensors``."""
         (group,) = self.param_groups
         bound, p = copy(self), tensors["parameters"]
-        bound.keep = self.keep
+        bound.keep = self.keep  # Copies lack the attribute.
         constants = {name: tensors[name] for name in ("loss_scale", "eps_floor", "table")}
         bound.param_groups = [{**group, "params": [p], **constants}]
         bound.defaults = {**self.defaults, "loss_scale": tensors["loss_scale"]}

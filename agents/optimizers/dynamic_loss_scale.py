@@ -100,7 +100,7 @@ class DynamicLossScale(ABC):
         if not (known_true(finite) and known_false(due)):
             may_double = not known_false(due) and self._may_double()
             factor = _halved_or_doubled(self.tensors["scale"], finite, due, may_double)
-            if not known_true(_equal(factor, 1)):
+            if not known_true(_equal(factor, 1)):  # Else the buffers do not change.
                 self._rescale(factor)
         return finite
 
@@ -110,7 +110,7 @@ class DynamicLossScale(ABC):
         steps = self.tensors["finite_steps"].add_(1)
         due = finite & (steps >= self.growth_interval)
         if not (known_true(finite) and known_false(due)):
-            steps.mul_(finite & ~due)
+            steps.mul_(finite & ~due)  # The count restarts, unless the condition is true.
         return due
 
     def state_dict(self) -> dict[str, Any]:

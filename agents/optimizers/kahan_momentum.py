@@ -117,7 +117,7 @@ class StoredEMA(TraceableAverage):
         self.average = average
         self.tau: float | torch.Tensor = tau
         self._keep, self._keep_compensation = keep, keep_compensation
-        copy_(average, keep(average))
+        copy_(average, keep(average))  # Without the rounding of a simulation.
         self.compensation = None if keep_compensation is None else torch.zeros_like(average)
 
     @torch.no_grad()
@@ -134,7 +134,7 @@ class StoredEMA(TraceableAverage):
     @unsimulated
     def _step(self, source: torch.Tensor) -> torch.Tensor:
         step = (source - self.average) * self.tau
-        return step if self.compensation is None else step - self.compensation
+        return step if self.compensation is None else step - self.compensation  # Kahan's y = values - c.
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the compensation, if there is one."""
@@ -186,14 +186,14 @@ class KahanEMA(TraceableAverage):
                 f"KahanEMA needs 0 < tau <= 1, a finite scale >= 1 and largest > 0; got {tau=}, {scale=}, {largest=}"
             )
         self.average = average
-        self.minus_tau: float | torch.Tensor = -tau
+        self.minus_tau: float | torch.Tensor = -tau  # The factor of buffer - C source.
         self.largest = number_tensor(largest, average.device)
         self._stochastic = stochastic
         self._scale = number_tensor(float(scale), average.device)
         # All factors by which C can shrink, down to about 1: a choice among them needs no loop, and can be traced.
         self._halvings = number_tensor([2.0**-k for k in range(math.ceil(math.log2(scale)) + 1)], average.device)
         self._make_room(average)
-        self.buffer = torch.mul(average.detach(), self.scale)
+        self.buffer = torch.mul(average.detach(), self.scale)  # C times the average.
         self.compensation = torch.zeros_like(self.buffer)
 
     @property
@@ -215,7 +215,7 @@ class KahanEMA(TraceableAverage):
         else:
             change = subtract_product(self.buffer, source, scale).mul_(self.minus_tau)
             kahan_add_(self.buffer, self.compensation, change)
-        with_number(torch.div, self.buffer, scale, out=self.average)
+        with_number(torch.div, self.buffer, scale, out=self.average)  # For the network; sums use only the buffer.
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the scale C, the buffer and its compensation."""

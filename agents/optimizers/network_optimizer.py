@@ -165,7 +165,7 @@ class NetworkOptimizer:
             largest_norm: clip the gradients of all learners together to this norm first; None: do not clip.
         """
         if self.norms:
-            self.norms.before(self.flat, self.scaler)
+            self.norms.before(self.flat, self.scaler)  # Before learners exchange their gradients.
         if self.group:
             self.group.step(self, largest_norm)
         else:

@@ -127,7 +127,7 @@ class Quantization:
         fmt = self.weights
         if fmt is None:
             return x
-        if convolution is None and x.dim() > 2:
+        if convolution is None and x.dim() > 2:  # An ensemble has separate scales for each member.
             return torch.stack([self.weight(member) for member in x])
         if fmt.open_block is not None:
             contraction = _COLUMNS

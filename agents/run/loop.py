@@ -286,7 +286,7 @@ class Run:
             }
             if not learners.leads:
                 checkpoint.save(self.files.room_for_checkpoint_of(learners.rank, self.state.step), state)
-            learners.meet()
+            learners.meet()  # All others have saved.
             if learners.leads:
                 checkpoint.save(self.files.checkpoint, state)
 

@@ -142,7 +142,7 @@ class Reporter:
         self.log: MetricsLog | NoLog = NoLog()
         self.last_return: float | None = None
         self.untrained: float | None = None
-        self._last = Evaluation(())
+        self._last = Evaluation(())  # The latest evaluation.
         self._quantized: dict[str, float] = {}
         self._on_progress, self._steps = on_progress, steps
         self._reported = time.perf_counter()
@@ -229,7 +229,7 @@ class Reporter:
         """Returns the result of a run of an agent that has ended after ``step`` environment steps."""
         fields: dict[str, Any] = {"updates": updates, "untrained": self.untrained}
         if crash:
-            return Result("crashed", 0.0, 0.0, step, crash, **fields)
+            return Result("crashed", 0.0, 0.0, step, crash, **fields)  # A crash counts as a return of 0.
         return Result("done", self._last.mean, self._last.std, step, quantized=self._quantized, **fields)
 
     def end(

@@ -58,7 +58,7 @@ class Agent:
         """Begins new episodes in a group, whose old ones were interrupted; observations are (n, observation)."""
         self.recorder.intake.forget(group)
         for i, observation in enumerate(observations):
-            self.recorder.begin(observation, group * len(observations) + i)
+            self.recorder.begin(observation, group * len(observations) + i)  # Groups of actors have equal sizes.
         self.observations[group] = self.recorder.intake.perceive(observations)
 
     def choose(self, group: int, first: int, under_way: int) -> NDArray[np.floating[Any]]:

@@ -71,7 +71,7 @@ def train(
     with open_run(
         config, directory, on_progress, stop, allow_imports, wait=on_profile is not None, on_notice=on_notice
     ) as run:
-        if isinstance(run, Result):
+        if isinstance(run, Result):  # It had ended before.
             if on_profile:
                 on_profile(read_profile(RunDirectory(directory).timing))
             return run

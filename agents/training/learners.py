@@ -67,7 +67,7 @@ def others_learning(
         try:
             yield group
         finally:
-            with suppress(Exception):
+            with suppress(Exception):  # The block's own error matters more.
                 group.leave()
     except LearnerLost as lost:
         _why_lost(followers)

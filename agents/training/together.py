@@ -77,7 +77,7 @@ def train_together(
                 yield number, error
                 continue
             if isinstance(run, Result):
-                stack.close()
+                stack.close()  # The run had ended before; releases its folder.
                 yield number, run
             elif isinstance(run, Run) and run.has_company:  # Other processes are waiting for it.
                 yield _train_alone(_OpenRun(number, job, run, stack), compiled=compiled)

@@ -119,7 +119,7 @@ class DrQ(SoftActorCritic):
             next_q = least_of(next_q) if exact else next_q.amin(0)
             target = self.targets(batch.rewards, batch.discounts, next_q, next_log_prob, _COPIES)
         trainable = Parts.of(self.critic.trainable, convolutional=True)
-        convolved = convolve(trainable.convolutions, batch.images)
+        convolved = convolve(trainable.convolutions, batch.images)  # Of both copies.
         q = self._critic_outputs(trainable, convolved, batch.actions, exact=self.exact_errors)
         return step_critics(self, q, target, batch.size)  # Errors are summed over the copies.
 
