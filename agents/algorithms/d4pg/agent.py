@@ -86,8 +86,8 @@ class D4PG(DeterministicActor, ValueLearner):
         if self.config.atoms == 1:
             return outputs, filled_like(outputs, self.optimizers["actor"].mean_weight(-1, len(outputs)))
         # The atoms are scaled, and so the derivative of the mean by the logits.
-        weight = self.optimizers["actor"].mean_weight(-1 / self.reward_scale, len(outputs))
-        return outputs, slope_of_expected(outputs, self.atoms) * weight
+        slope = slope_of_expected(outputs, self.atoms)
+        return outputs, slope * self.optimizers["actor"].mean_weight(-1 / self.reward_scale, len(outputs))
 
     def _update_values(self, q: torch.Tensor, following: torch.Tensor, batch: Batch) -> Metrics:
         """Computes the gradient of the mean squared error by Q values, (1, n, 1)."""
