@@ -162,11 +162,13 @@ class _Header:
         buffers = [f"policy_buffer_{i}" for i in range(_BUFFERS)]
         target = next(buffer for buffer in buffers if buffer not in (source, *kept))
         codes, *scales = (encoded,) if isinstance(encoded, torch.Tensor) else encoded
+        # Its constants.
         self._weights(f"policy_weights_{number}", codes)
         scale = scales[0] if is_computed_in_integers(self._format) else torch.ones(())
         self._floats(f"policy_scales_{number}", scale.reshape(-1))
         self._floats(f"policy_bias_{number}", layer.bias)
         data = f"policy_weights_{number}, policy_scales_{number}, {int(scale.dim() > 0)}, policy_bias_{number}"
+        # The call of its function, with the shape of the results.
         inputs = math.prod(shape)
         if isinstance(layer, ConvolutionLayer):
             filters, planes, size = codes.shape[0], *shape[:1], codes.shape[2]
@@ -189,6 +191,7 @@ class _Header:
         if layer.activation is not Activation.NONE:
             self._functions.add(layer.activation.name)
             self._calls.append(f"policy_{layer.activation}({target}, {count});")
+        # The sizes of the static buffers.
         place = buffers.index(target)
         self._largest[place] = max(self._largest[place], count)
         self._most_inputs = max(self._most_inputs, inputs)

@@ -81,7 +81,7 @@ class PackedPolicy:
         policy = self.layout
         blobs: list[bytes] = []
         layers = []
-        for layer, encoded in self.layers:
+        for layer, encoded in self.layers:  # Shapes and settings go to the header, content to ``blobs``.
             parts = self._dense(encoded)
             blobs += [*parts, layer.bias.numpy().tobytes()]
             shapes = [list(part.shape) for part in _as_tuple(encoded)]

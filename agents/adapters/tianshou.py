@@ -36,7 +36,7 @@ class _LatestLogs(BaseLogger):  # type: ignore[misc]  # of no known type
             self.values = {
                 name.replace("/", "_"): float(value)
                 for name, value in data.items()
-                if isinstance(value, int | float | np.number) and "time" not in name
+                if isinstance(value, int | float | np.number) and "time" not in name  # Equal runs log equal values.
             }
 
     def prepare_dict_for_logging(self, log_data: dict[str, Any]) -> dict[str, Any]:

@@ -305,7 +305,7 @@ class TrainConfig(BaseModel):
                     f"{name} is a key of {', '.join(owners)}, not of {own}; leave it out, or set algorithm:"
                     f" {' or '.join(owners)}"
                 )
-        return cls.completed(dict(data))
+        return cls.completed(dict(data))  # A copy: ``data`` is the caller's.
 
     @classmethod
     def completed(cls, given: dict[str, Any]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def has_discrete_actions(task: str) -> bool:
     Raises:
         ValueError: see :func:`check_gymnasium_task`.
     """
-    environment = _make(task)
+    environment = _make(task)  # Only to see its spaces and its time limit.
     try:
         actions, observations = environment.action_space, environment.observation_space
         _check_actions(task, actions)

@@ -166,7 +166,7 @@ class FrameReplay:
         """Returns the transitions at some indices: int64, (n,), on this buffer's device."""
         share = len(self._rings[0].images)
         first_image, episode_start, *last_image = torch.split(self._places[places], 1, dim=1)
-        if last_image:
+        if last_image:  # The next observation may be several steps later.
             offsets = self._offsets[:-1]
             numbers = torch.cat((first_image + offsets, last_image[0] + offsets), dim=1)
         else:

@@ -204,7 +204,7 @@ def make_intake(
         raise RunError(
             f"actors.importance_weights are for observations that are numbers; those of {config.task} are images"
         )
-    count, stack = config.environments, sizes.frames
+    count, stack = config.environments, sizes.frames  # Images: each environment has a ring of its own.
     channels, *image_size = sizes.observation_shape
     image_shape = (channels // stack, *image_size)  # An observation has the channels of all its images.
     # The shortest episodes have two images and one transition.

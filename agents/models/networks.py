@@ -100,7 +100,7 @@ class FlatNetwork(ABC):
         self, shapes: Sequence[tuple[int, ...]], *, dtype: torch.dtype, device: torch.device, generator: torch.Generator
     ) -> None:
         self._shapes = shapes
-        self._counts = [torch.Size(shape).numel() for shape in shapes]
+        self._counts = [torch.Size(shape).numel() for shape in shapes]  # Elements of each parameter in ``flat``.
         self.flat = torch.zeros(sum(self._counts), dtype=dtype, device=device)
         self.flat.grad = torch.zeros_like(self.flat)  # The target of ``compute_gradients``.
         self.layers = self.views(self.flat)

@@ -118,7 +118,7 @@ def perceptron(layers: Sequence[torch.Tensor], hidden: Activation, last: Activat
         hidden: the activation of all layers but the last.
         last: the activation of the last layer.
     """
-    pairs = list(zip(layers[0::2], layers[1::2], strict=True))
+    pairs = list(zip(layers[0::2], layers[1::2], strict=True))  # Weight and bias.
     return tuple(
         linear(weight[0], bias[0, 0], hidden if i < len(pairs) - 1 else last) for i, (weight, bias) in enumerate(pairs)
     )

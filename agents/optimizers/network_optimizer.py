@@ -212,7 +212,7 @@ class NetworkOptimizer:
         """Returns this optimizer, which has no master weights, with its state in ``tensors``."""
         assert self._master is None
         bound = copy(self)
-        bound.flat = bound.parameters = tensors["parameters"]
+        bound.flat = bound.parameters = tensors["parameters"]  # Equal, since there are no master weights.
         bound.optimizer = self.optimizer.bound_to(tensors)
         if self.scaler:
             bound.scaler = scaler = copy(self.scaler)

@@ -194,7 +194,7 @@ class Reporter:
             return Crash(step, "the policy took a non-finite action in evaluation")
         self._last, self.last_return = evaluation, evaluation.mean
         self.log.write("eval", step, evaluation.record())
-        for value in quantizations:
+        for value in quantizations:  # In the same episodes.
             quantization = Quantization.parse(value)
             evaluation = episodes(quantization)
             self._quantized[quantization.name] = evaluation.mean

@@ -52,6 +52,7 @@ def count_updates(
     Raises:
         RunError: the run is not valid, ended before it learned, or is of another library.
     """
+    # A run in this process only, which learns soon and observes nothing.
     single: dict[str, Any] = {"learners": 1, "asynchronous": False, "communicate": None, "communicate_every": 1}
     single |= {"actors": None, "sampler_learner": None}
     changes = {"seed_steps": min(getattr(config, "seed_steps", 0), _FEW_TRANSITIONS), "observe": False, **single}
@@ -63,6 +64,7 @@ def count_updates(
         learner = run.learner
         if learner.simulation is None:
             learner.simulation = Simulation("fp32", seed=config.seed)
+        # The counter also watches computations outside of the simulation: with master weights.
         counter = learner.simulation.count_cost()
         for optimizer in learner.optimizers.values():
             optimizer.watch(counter)
@@ -86,7 +88,7 @@ def count_updates(
         initial = _learned_tensors(learner)
         for number in range(1 + count):
             if number == 1:
-                counter.restart()
+                counter.restart()  # The first update, which is not counted, has rounded the weights.
             _declare_format(counter, _tensors_of(batch), input_format)
             learner.update(batch)
             _declare_formats(learner, counter, begins=False)
