@@ -343,7 +343,7 @@ def test_transitions_are_drawn_in_proportion_to_their_priorities_and_weighed_aga
         replay.replay.add(torch.tensor([float(i), 1, 0, 0, 1]))
     generator = torch.Generator().manual_seed(0)
     replay.sample(8, generator)
-    assert sorted(replay._drawn) == list(range(8))  # all alike at first
+    assert sorted(replay._last_places) == list(range(8))  # all alike at first
     priorities = torch.arange(8.0).roll(1)
     replay.prioritize(priorities)
     p = {int(i): max(float(x), 2.0**-149) for i, x in zip(range(8), priorities, strict=True)}
