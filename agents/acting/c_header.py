@@ -155,12 +155,12 @@ class _Header:
         return "\n".join([*head, *self._data, *functions, outputs, _PARTS[f"ACT_{decision.name}"], _PARTS["ENDING"]])
 
     def _layer(
-        self, layer: Layer, encoded: Any, source: str, shape: tuple[int, ...], *kept: str
+        self, layer: Layer, encoded: Any, source: str, shape: tuple[int, ...], *reserved: str
     ) -> tuple[str, tuple[int, ...]]:
-        """Writes a layer; returns where its results are, and their shape. Buffers in ``kept`` are not overwritten."""
+        """Writes a layer; returns the buffer of its results, and their shape. ``reserved`` buffers do not change."""
         number = sum(line.startswith("static const policy_code") for line in self._data)
         buffers = [f"policy_buffer_{i}" for i in range(_BUFFERS)]
-        target = next(buffer for buffer in buffers if buffer not in (source, *kept))
+        target = next(buffer for buffer in buffers if buffer not in (source, *reserved))
         codes, *scales = (encoded,) if isinstance(encoded, torch.Tensor) else encoded
         # Its constants.
         self._weights(f"policy_weights_{number}", codes)

@@ -41,7 +41,7 @@ class PackedPolicy:
     @cached_property
     def policy(self) -> PolicyLayers:
         """The policy with its weights decoded to float32."""
-        return with_numbers(self.layout, (self.format.decode(one).to(torch.float32) for one in self.encoded), "weight")
+        return with_numbers(self.layout, (self.format.decode(x).to(torch.float32) for x in self.encoded), "weight")
 
     @property
     def layers(self) -> Iterator[tuple[Layer, Any]]:

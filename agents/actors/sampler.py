@@ -295,11 +295,11 @@ class RemoteSampler:
         if not self._keys.importance_weights:
             return None
         ratios = np.ones((len(chunk.choices), self._per_actor))
-        chosen = [(i, choice) for i, choice in enumerate(chunk.choices) if choice is not None]
-        if not chosen:
+        choices = [(i, choice) for i, choice in enumerate(chunk.choices) if choice is not None]
+        if not choices:  # All actions were random.
             return ratios
-        policies = self._learner_policy(np.concatenate([choice.states for _, choice in chosen]))
-        for k, (i, choice) in enumerate(chosen):
+        policies = self._learner_policy(np.concatenate([choice.states for _, choice in choices]))  # At once.
+        for k, (i, choice) in enumerate(choices):
             policy = policies[k * self._per_actor : (k + 1) * self._per_actor]
             steps = self._steps[rank] + i * self._per_actor
             actions, basis = torch.tensor(chunk.actions[i]), torch.tensor(choice.basis)  # Ray's arrays are read-only

@@ -21,21 +21,21 @@ class Explorer(Protocol):
     def basis(self, outputs: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
         """Returns the basis of divergences, like ``Learner.policy_outputs``, from the outputs of an engine."""
 
-    def divergence(self, learners: torch.Tensor, own: torch.Tensor) -> float:
+    def divergence(self, learner: torch.Tensor, actor: torch.Tensor) -> float:
         """Returns the Kullback-Leibler divergence KL(learner || actor) of the policies, in nats: a mean over states.
 
         Args:
-            learners: the learner's policy in some states, (n, number), as results of :meth:`basis`.
-            own: the actor's policy in the same states.
+            learner: the learner's policy in some states, (n, number), as results of :meth:`basis`.
+            actor: the actor's policy in the same states.
         """
 
-    def ratios(self, actions: torch.Tensor, learners: torch.Tensor, own: torch.Tensor, steps: int) -> torch.Tensor:
+    def ratios(self, actions: torch.Tensor, learner: torch.Tensor, actor: torch.Tensor, steps: int) -> torch.Tensor:
         """Returns the likelihoods of actions under the learner's policy over the actor's: (n,), float64, cut off at 1.
 
         Args:
             actions: the actions taken in some states, (n, action).
-            learners: the learner's policy in these states, (n, number), as results of :meth:`basis`.
-            own: the actor's policy in the same states.
+            learner: the learner's policy in these states, (n, number), as results of :meth:`basis`.
+            actor: the actor's policy in the same states.
             steps: the number of the actor's earlier steps.
         """
 
@@ -72,17 +72,17 @@ class GaussianExplorer:
         """Returns the best actions."""
         return best
 
-    def divergence(self, learners: torch.Tensor, own: torch.Tensor) -> float:
+    def divergence(self, learner: torch.Tensor, actor: torch.Tensor) -> float:
         """Returns the divergence of Gaussians around the actions, before clipping: |difference|^2 / (2 sigma^2).
 
         It is a mean over the environments with noise; NaN if there are none, where it would be infinite.
         """
-        steps = len(own) // len(self.deviations)
+        steps = len(actor) // len(self.deviations)
         variance = self.deviations.double().square().repeat(steps, 1).squeeze(1)
-        squared = (learners - own).double().square().sum(1)
+        squared = (learner - actor).double().square().sum(1)
         return float((squared / (2 * variance))[variance > 0].mean())
 
-    def ratios(self, actions: torch.Tensor, learners: torch.Tensor, own: torch.Tensor, steps: int) -> torch.Tensor:  # noqa: ARG002
+    def ratios(self, actions: torch.Tensor, learner: torch.Tensor, actor: torch.Tensor, steps: int) -> torch.Tensor:  # noqa: ARG002
         """Returns ratios of densities of Gaussians clipped to [-1, 1]; at the ends, of the probabilities beyond them.
 
         The ratio is 1 for environments without noise, where actions do not have a density.
@@ -92,11 +92,11 @@ class GaussianExplorer:
 
         def logarithm(means: torch.Tensor) -> torch.Tensor:
             """Returns the logarithm of the density, without the terms that all policies share."""
-            off = (actions.double() - means.double()) / deviations
+            off = (actions.double() - means.double()) / deviations  # Not finite without noise, where it is unused.
             inside = actions.abs() < 1
             return torch.where(inside, -off.square() / 2, torch.special.log_ndtr(-actions.double().sign() * off))
 
-        difference = (logarithm(learners) - logarithm(own)).sum(1)
+        difference = (logarithm(learner) - logarithm(actor)).sum(1)
         return torch.where(noisy, difference.clamp(max=0).exp(), 1.0)
 
     def state_dict(self) -> dict[str, Any]:  # noqa: D102

@@ -162,7 +162,7 @@ def _make(task: str) -> Any:
         return gymnasium.make(name, disable_env_checker=True)
     except gymnasium.error.UnregisteredEnv as error:
         near = difflib.get_close_matches(name, list(gymnasium.registry), n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(TaskKind.GYMNASIUM + other for other in near)}?" if near else f"{error}"
+        hint = f"did you mean {' or '.join(TaskKind.GYMNASIUM + id_ for id_ in near)}?" if near else f"{error}"
         raise ValueError(f'unknown task "{task}"; {hint}') from error
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         missing = getattr(error.__cause__, "name", None)

@@ -76,18 +76,18 @@ class EpsilonGreedy:
         logits = outputs.view(len(outputs), -1, config.atoms)
         return expected(torch.softmax(logits, dim=2), torch.linspace(*config.support, config.atoms))
 
-    def divergence(self, learners: torch.Tensor, own: torch.Tensor) -> float:
+    def divergence(self, learner: torch.Tensor, actor: torch.Tensor) -> float:
         """Returns the divergence of Boltzmann policies softmax(Q); for greedy policies it would be 0 or infinite."""
-        log_p, log_q = (torch.log_softmax(q.double(), dim=1) for q in (learners, own))
+        log_p, log_q = (torch.log_softmax(q.double(), dim=1) for q in (learner, actor))
         return float((log_p.exp() * (log_p - log_q)).sum(1).mean().clamp(min=0))
 
-    def ratios(self, actions: torch.Tensor, learners: torch.Tensor, own: torch.Tensor, steps: int) -> torch.Tensor:
+    def ratios(self, actions: torch.Tensor, learner: torch.Tensor, actor: torch.Tensor, steps: int) -> torch.Tensor:
         """Returns ratios of policies that take the action of the largest Q, except the current share of random ones."""
         share, action_size = self._share(self._acted_in(steps)), actions.shape[1]
         chance = torch.tensor([share / action_size, 1 - share + share / action_size], dtype=torch.float64)
         taken = actions.argmax(1)
-        learner, actor = (chance[(q.argmax(1) == taken).long()] for q in (learners, own))
-        return (learner / actor).nan_to_num(1.0).clamp(max=1)  # 0 / 0: no random actions, and a tie of Q values.
+        p_learner, p_actor = (chance[(q.argmax(1) == taken).long()] for q in (learner, actor))
+        return (p_learner / p_actor).nan_to_num(1.0).clamp(max=1)  # 0 / 0: no random actions, and a tie of Q values.
 
     def state_dict(self) -> dict[str, Any]:  # noqa: D102
         return {"generator": self._generator.get_state(), "acted": self._acted}
