@@ -18,14 +18,13 @@ the CPU time of the same step in plain float32, both on one thread.
 AFTER_THE_TABLE = """
 - An operation of a small tensor takes about 1 us longer in C++, and 10 to 30 us through Python, depending on the
   machine. [Some operations and modes](compiling.md#plain-operations) go through Python.
-- Separate pages list [32 programs of PyTorch and other libraries](what-runs.md), and the times of [rounding, sums,
-  sampling, folders and GPUs](performance-rounding.md).
+- Separate pages list [32 programs of PyTorch and other libraries](what-runs.md), and the times of
+  [rounding, sums and GPUs](performance-rounding.md) and of [agents and sweeps](performance-agents.md).
 
 `make bench` measures everything (`make bench-gpu` on a GPU), and `python -m bench.NAME` measures one section.
 `python -m bench.table` writes these pages from the results. Unless a caption says otherwise, a number is the median of
 several rounds. In each round the variants take turns in one process, on one thread. The machines had other work, so
-compare ratios rather than seconds. Four files are left out because they are older than the operations in C++:
-`simulate.json`, `update.json`, `policy_gradient.json` and `q_learning.json`.
+compare ratios rather than seconds.
 """
 # The rows of the first table: the file, the step there and its way, and words for both.
 SMALL = "two layers of 64 units"
@@ -46,17 +45,27 @@ SLOWDOWNS = [
     ("counting", "observed", "", "three layers of 64 units", "e5m10, observed"),
     ("digits", "digits, results", "", SMALL, "a sample of digits"),
 ]
-# The other page, and the names of its files.
-SECOND = "performance-rounding.md"
-ON_SECOND = [
-    *("formats", "families", "accumulation", "matrix_units", "products"),
-    *("launches", "sampling", "folders", "store", "sweeps"),
-]
-SECOND_HEAD = """# Performance: rounding, sums, sampling, folders and GPUs
+# The other pages, and the names of their files.
+ROUNDING, AGENTS = "performance-rounding.md", "performance-agents.md"
+ON_OTHER_PAGES = {
+    ROUNDING: ["formats", "families", "accumulation", "matrix_units", "products", "launches"],
+    AGENTS: [
+        *("update", "policy_gradient", "q_learning", "pixels", "adapters", "language"),
+        *("compiled", "population", "acting", "sampling", "folders", "store", "sweeps"),
+    ],
+}
+HEADS = {
+    ROUNDING: """# Performance: rounding, sums and GPUs
 
-This page has the times of rounding and of rounded sums, of sampling environments, of planning sweeps and reading their
-folders, and of launching kernels. Nothing was measured on GPUs yet. [Performance](performance.md) describes the method.
-"""
+This page has the times of rounding and of rounded sums, and of launching kernels. Nothing was measured on GPUs yet.
+[Performance](performance.md) describes the method.
+""",
+    AGENTS: """# Performance: agents and sweeps
+
+This page has the times of updates of agents, of their actions and environments, and of planning sweeps and reading
+their folders. [Performance](performance.md) describes the method.
+""",
+}
 # The captions of the tables, by the name of their file; a paragraph for each table.
 CAPTIONS = {
     "acting": """
@@ -138,6 +147,9 @@ CAPTIONS = {
     "pixels": """
         One update of DrQ with all six fixes, plain float32 and simulated e5m10.
     """,
+    "policy_gradient": """
+        One update of PPO with the default fixes, as ratios of CPU times. Stable-Baselines3's PPO runs in plain float32.
+    """,
     "population": """
         One update of eight agents by one program, and of the same agents by eight compiled programs in sequence. The
         simulated agents have eight float formats. The second row has two threads.
@@ -146,6 +158,11 @@ CAPTIONS = {
         Products of square float32 matrices by MKL (PyTorch's choice) and by oneDNN (the choice of simulations): forward
         products of a layer (x w), and its gradients by inputs (g w') and by weights (x' g). "bfloat16 result" is
         PyTorch's product of bfloat16 matrices.
+    """,
+    "q_learning": """
+        CPU time of one update of DQN, from the draw of a batch to the end, divided by its time in fp32 with the default
+        fixes. `vector`: four numbers, 2 x 256 units; `planes`: four of 10 x 10, 128 units. Stable-Baselines3's DQN runs
+        in plain float32.
     """,
     "sampling": """
         Environment steps per second, by environments per core, without a policy and with a policy of two layers of 256
@@ -156,12 +173,22 @@ CAPTIONS = {
         Ratio of steps per second with 16 and with 2 environments per core, with the policy, and the same ratio in Table
         3 of "Accelerated Methods for Deep Reinforcement Learning" (64 and 512 simulators, 32 cores, 8 GPUs).
     """,
+    "simulate": """
+        One addition of 64 elements: microseconds in plain float32, in e5m10, in a policy with a format by role, and
+        observed.
+
+        Slowdowns of training steps in e5m10, by option of the policy. "By hand": a rounding inserted after each layer.
+    """,
     "store": """
         `roundoff collect` and `roundoff status` of large folders; medians of five calls, in wall-clock and CPU
         time.
 
         Additional seconds of a sweep with one worker process, apart from its training, per run and once, compared with
         a run of `significand-quick`. One measurement.
+    """,
+    "update": """
+        One SAC update: time divided by fp32's with the default fixes. The reference is a textbook SAC with `torch.nn`
+        and `torch.optim`. Native: PyTorch's float16 or bfloat16.
     """,
     "sweeps": """
         The time of planning sweep files of 10 000 runs, and of the command line in new processes (the fastest of five
@@ -179,8 +206,7 @@ ON_A_GPU = {
 UNITS = {"nanoseconds_per_element": "ns per element", "microseconds": "us", "seconds": "s"}
 DIGITS = 3
 ELSEWHERE = {"programs"}  # what-runs.md shows it
-OUTDATED = {"simulate", "update", "policy_gradient", "q_learning"}  # from before plain operations ran in C++
-OLD_HEADINGS = ("times_plain", "over_fp32", "simulated_over_plain")  # of slowdowns
+SLOWDOWN_HEADINGS = ("times_plain", "over_fp32", "simulated_over_plain")  # a slowdown in files of several benchmarks
 WIDEST = 8  # columns; wider tables are transposed
 
 Row = dict[str, object]
@@ -198,7 +224,7 @@ def flat(row: dict[str, object]) -> Row:
     columns: Row = {}
     for key, value in row.items():
         parts = value.items() if isinstance(value, dict) else [(None, value)]
-        heading = "slowdown" if key in OLD_HEADINGS else key
+        heading = "slowdown" if key in SLOWDOWN_HEADINGS else key
         unit = UNITS.get(heading, heading)
         columns |= {heading if name is None else f"{name} [{unit}]": inner for name, inner in parts}
     return columns
@@ -224,9 +250,9 @@ def by_way(rows: list[Row]) -> list[Row]:
     times: list[Row] = []
     for what, (first, *others) in steps.items():
         unit = next(name for name in ("microseconds", "milliseconds") if name in first)
-        if "times_plain" in first:
+        if "slowdown" in first:
             base = {"step": what, f"plain, {UNITS.get(unit, 'ms')}": first[unit]}
-            slow.append(base | {row["way"]: row["times_plain"] for row in others if row["way"] != first["way"]})
+            slow.append(base | {row["way"]: row["slowdown"] for row in others if row["way"] != first["way"]})
         else:
             blank = dict.fromkeys(["plain, us", "through Python, us", "in C++, us"], "")
             times.append({"step": what} | blank | {f"{row['way']}, us": row[unit] for row in (first, *others)})
@@ -245,20 +271,36 @@ def by_format(rows: list[Row]) -> list[Row]:
     return list(formats.values())
 
 
+def of_q_learning(rows: list[Row]) -> list[Row]:
+    """The times of updates over fp32's, by the kind of observation."""
+    kinds = {1: "vector", 3: "planes"}  # by the number of dimensions
+    return [
+        {"observation": kinds[len(row["shape"])], "atoms": row["atoms"], "batch": row["batch"], **row["over_fp32"]}
+        for row in rows
+        if "over_fp32" in row
+    ]
+
+
+ARRANGEMENTS = {
+    "families": by_format,
+    "formats": lambda rows: [{"values": row["elements"], **row["times_copy"]} for row in rows],
+    "policy_gradient": lambda rows: [{"step": row["what"], **row["ratios"]} for row in rows],
+    "q_learning": of_q_learning,
+    "simulate": lambda rows: [
+        {"step": row["what"], **row.get("microseconds", row.get("slowdown", {}))} for row in rows
+    ],
+    "update": lambda rows: [{"units": row["units"], "batch": row["batch"], **row["over_fp32"]} for row in rows],
+    # Their other rows are for developers.
+    "products": lambda rows: [row for row in rows if "product" in row],
+    "counting": lambda rows: [row for row in rows if "what" in row],
+}
+
+
 def chosen(stem: str, rows: list[Row]) -> list[Row]:
     """The rows of a file that the page shows, in its arrangement."""
     if {"what", "way"} <= rows[0].keys():
         return by_way(rows)
-    if stem == "families":
-        return by_format(rows)
-    if stem == "formats":
-        return [{"values": row["elements"], **row["times_copy"]} for row in rows]
-    if stem in ("products", "counting"):  # the other rows are outdated, or for developers
-        return [row for row in rows if "product" in row or "what" in row]
-    return rows
-
-
-THROUGH_PYTHON = ("compiled", "pixels")  # eager simulated steps from before plain operations ran in C++
+    return ARRANGEMENTS[stem](rows) if stem in ARRANGEMENTS else rows
 
 
 def read(stem: str) -> dict:
@@ -274,7 +316,7 @@ def how_slow() -> str:
         names = ("what", "step", "program", "algorithm")
         row = next(row for row in result["rows"] if step in map(row.get, names) and row.get("way", way) == way)
         row = row.get(way, row)
-        slowdown = next(row[name] for name in ("slowdown", *OLD_HEADINGS) if name in row)
+        slowdown = next(row[name] for name in ("slowdown", *SLOWDOWN_HEADINGS) if name in row)
         processor, capability = (result["machine"][name] for name in ("processor", "cpu_capability"))
         machine = f"{'Intel Xeon' if 'Xeon' in processor else processor}, {capability}"
         lines.append(line([words or step, simulation, f"{slowdown:.1f}", machine]))
@@ -292,8 +334,6 @@ def section(path: Path) -> str:
         wrapped(
             f"`python -m bench.{path.stem}`, from `bench/results/{path.name}`, measured on {machine['processor']},"
             f" {machine['cpu_capability']}, {machine['gpu'] or 'no GPU'}; {versions}."
-            + " Plain operations did not run in C++ yet: eager simulated steps are faster now."
-            * (path.stem in THROUGH_PYTHON)
         ),
     ]
     shown = tables(chosen(path.stem, result["rows"]))
@@ -318,11 +358,12 @@ def line(cells: list[str]) -> str:
 
 def pages() -> dict[str, str]:
     """The pages, by name."""
-    stems = [path.stem for path in sorted(RESULTS.glob("*.json")) if path.stem not in ELSEWHERE | OUTDATED]
+    stems = [path.stem for path in sorted(RESULTS.glob("*.json")) if path.stem not in ELSEWHERE]
     made = {stem: section(RESULTS / f"{stem}.json") for stem in stems}
-    second = [SECOND_HEAD, *map(made.pop, ON_SECOND), on_a_gpu()]
-    first = [HEAD, how_slow(), AFTER_THE_TABLE, *made.values()]
-    return {name: "\n".join(lines) for name, lines in {"performance.md": first, SECOND: second}.items()}
+    pages = {name: [HEADS[name], *map(made.pop, stems)] for name, stems in ON_OTHER_PAGES.items()}
+    pages[ROUNDING].append(on_a_gpu())
+    pages["performance.md"] = [HEAD, how_slow(), AFTER_THE_TABLE, *made.values()]
+    return {name: "\n".join(lines) for name, lines in pages.items()}
 
 
 def on_a_gpu() -> str:

@@ -56,7 +56,6 @@ _MOVED = {
     "docs/or-another.html": "limits.html#which-library",
     "docs/own-agents.html": "libraries.html#your-own-agent",
     "docs/own-dtypes.html": "sums-and-modes.html#programs-in-half-precision",
-    "docs/performance-agents.html": "performance.html",
     "docs/performance-plain.html": "performance.html",
     "docs/research/bf16-critics.html": "../recursions.html#critics-in-bfloat16",
     "docs/research/reproducing.html": "../presets.html#reproduce-three-papers",

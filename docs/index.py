@@ -20,7 +20,7 @@ KINDS = {
     "Do": "simulation recipes policies watching accuracy testing programs running-sweeps reading cost compiling"
     " frameworks libraries environments learners rollouts quantization algorithms hardware",
     "Look up": "reference/api reference/commands formats sweeps keys presets fixes/README agents sums-and-modes"
-    " what-runs performance performance-rounding limits glossary",
+    " what-runs performance performance-rounding performance-agents limits glossary",
     "Understand": "recursions fidelity",
     "Research": "research/results research/results-sac research/results-algorithms research/next-fix",
     "Contribute": "../CONTRIBUTING architecture ../CHANGELOG",
