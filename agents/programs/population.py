@@ -64,9 +64,8 @@ class Population:
         assert len(kinds) == 1, "members are of one kind"
         self._members = list(members)
         self._traced = [TracedLearner(learner) for learner in members]
-        self._tensors: dict[str, Any] = tree_map(
-            lambda *x: torch.stack(x), *[traced.tensors for traced in self._traced]
-        )
+        trees = [traced.tensors for traced in self._traced]
+        self._tensors: dict[str, Any] = tree_map(lambda *x: torch.stack(x), *trees)
         simulations = [learner.simulation for learner in members]
         first = members[0]
         programs = programs_of(first, len(members))

@@ -44,13 +44,13 @@ class Run:
 
     Args:
         config: the config of the run.
-        files: its folder, claimed and locked; the run continues from the checkpoint there.
+        files: the run's folder, claimed and locked; the run continues from the checkpoint there.
         device: the device of its tensors.
-        environments: not seeded yet.
+        environments: the environments, without seeds.
         on_progress: see :func:`train`.
         stop: see :func:`train`.
-        learners: the group it belongs to; None: it is the only one. The leader evaluates, logs and writes results.
-        stage: the actors that act for it; None: it acts itself.
+        learners: the group of its learner; None: there is one learner. The leader evaluates, logs and writes results.
+        stage: the actors that act for the run; None: the learner acts.
         wait: whether to wait for the GPU at the end of each activity, so that its time is not counted for the next one.
 
     Attributes:
@@ -85,11 +85,11 @@ class Run:
         self.stopwatch = Stopwatch(partial(torch.cuda.synchronize, device)) if wait and on_gpu else Stopwatch()
         self._waited = wait if on_gpu else None
         self.reporter = Reporter(files, self.stopwatch, self.state.numerics, on_progress, config.steps)
-        self.log_length = 0  # of metrics.jsonl
+        self.log_length = 0  # Bytes of metrics.jsonl at the last checkpoint.
         self.log_checksum: int | None = None
         self._evaluated_at = -1
         with self.stopwatch.measure("actors" if stage else "environment"):
-            # Continues from the checkpoint, if there is one
+            # Continues from the checkpoint, if there is one; the leader's step tells the others which one.
             step = -1
             if self.learners.leads and self.files.checkpoint.exists():
                 self._resume(self.files.checkpoint)
@@ -102,7 +102,7 @@ class Run:
         self._be_quantized()
         self.learners.join(self.learner.optimizers, self.state.step)
         self._first_step = self.state.step
-        self.stopwatch.pause()
+        self.stopwatch.pause()  # Until ``training``: other runs of this process may begin before.
 
     @property
     def updates_to_come(self) -> int:
@@ -140,7 +140,7 @@ class Run:
                         self._save()
                     crash = yield from self._agent_step()
             except LearnerLost:
-                crash = self.learners.why_lost()
+                crash = self.learners.why_lost()  # None: the learner died, but its agent did not crash.
                 if crash is None:
                     raise
             except Stopped:
@@ -151,7 +151,7 @@ class Run:
                 if crash is None:
                     raise
             if crash is None and self._evaluated_at != self.state.step:
-                crash = self._evaluate()  # the last step is not a multiple of eval_every
+                crash = self._evaluate()  # The last step is not a multiple of eval_every.
             crash = self.reporter.crashed(crash, self.state.step)
         return self._finish(crash)
 
@@ -173,7 +173,7 @@ class Run:
         for record in sampler.pulls():
             self.reporter.log.write("pull", self.state.step, record)
         if not_finite:
-            if not_finite.args:  # the actor that took the action describes it
+            if not_finite.args:  # The actor that took the action describes it.
                 return Crash(self.state.step, str(not_finite))
             reason = "the policy took a non-finite action in training"
             if not all(bool(part.isfinite().all()) for part in self.agent.observations):
@@ -225,8 +225,9 @@ class Run:
                 return
             start = time.perf_counter()
             metrics, seconds = yield batch
+            # The caller may have updated other runs meanwhile: only this run's share counts.
             self.stopwatch.count(seconds - (time.perf_counter() - start))
-            # The first one of a process compiles, or reads from the disk what was compiled.
+            # The first update of a process compiles, or reads compiled programs from the disk.
             self.stopwatch.add("updates" if "first update" in self.stopwatch.seconds else "first update", seconds)
             self.state.metrics |= metrics
 
@@ -298,7 +299,7 @@ class Run:
             self.state.load_state_dict(state)
             self.last_checkpoint = self.state.step
             self.stopwatch.continue_from(state["seconds"])
-            self.reporter.untrained = state.get("untrained")  # missing in checkpoints of older versions
+            self.reporter.untrained = state.get("untrained")  # Missing in checkpoints of older versions.
             self.log_length, self.log_checksum = state["metrics_length"], state.get("metrics_checksum")
 
     def _finish(self, crash: Crash | None) -> Result:
@@ -308,12 +309,12 @@ class Run:
         if not self.learners.leads:
             return result
         if self.config.keep_networks:
-            assert isinstance(self.intake.replay, Replay)  # refused for pixels
+            assert isinstance(self.intake.replay, Replay)  # A rule refuses the key for pixels.
             with self.stopwatch.measure("checkpoints"):
                 write_states(self.files.snapshots, self.intake.replay)
         weights, timing = self.learner.weights(), self.state.sampler.timing()
         return self.reporter.end(result, weights, self.profile, timing, self.sizes)
 
     def _report(self) -> None:
-        step = min(self.state.step, self.config.steps)  # the last action may be repeated beyond the end
+        step = min(self.state.step, self.config.steps)  # The last action may be repeated beyond the end.
         self.reporter.report(step, lambda: self.learner.loss_scale)

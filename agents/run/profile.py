@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Any, Self, final
 
 from roundoff.files import read_json
@@ -30,9 +31,9 @@ class Stopwatch:
     def __init__(self, wait: Callable[[], None] = lambda: None) -> None:
         self.seconds: dict[str, float] = {}
         self.wait = wait
-        self._inside = 0.0
-        self._counted = self._earlier = 0.0
-        self._since: float | None = time.perf_counter()
+        self._nested = 0.0  # Seconds of finished activities inside of the current one.
+        self._counted = self._earlier = 0.0  # Of this process before ``_since``, and of earlier processes.
+        self._since: float | None = time.perf_counter()  # None: paused.
 
     @property
     def total(self) -> float:
@@ -63,24 +64,24 @@ class Stopwatch:
     @contextmanager
     def measure(self, name: str) -> Iterator[None]:
         """Counts the time of the block for activity ``name``."""
-        around, self._inside = self._inside, 0.0
+        nested_before, self._nested = self._nested, 0.0
         self.seconds.setdefault(name, 0.0)
-        began = time.perf_counter()
+        start = time.perf_counter()
         try:
             yield
             self.wait()
         finally:
-            spent = time.perf_counter() - began
-            self.seconds[name] += spent - self._inside
-            self._inside = around + spent
+            spent = time.perf_counter() - start
+            self.seconds[name] += spent - self._nested
+            self._nested = nested_before + spent  # For the enclosing activity.
 
     def add(self, name: str, seconds: float) -> None:
         """Counts time that was measured elsewhere."""
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
 
-_LONGEST = 1e15
-_IN_WORDS = {
+_LONGEST = 1e15  # Seconds and steps; more is damage.
+_DESCRIPTIONS = {
     "environment": "the environment",
     "actions": "choosing actions",
     "actors": "waiting for actors",
@@ -105,11 +106,11 @@ _ABOUT_GPU = {
 @final
 @dataclass(frozen=True)
 class Profile:
-    """The seconds that a run has spent, by activity, since it was last begun, or the sums over several runs.
+    """The seconds that a run has spent, by activity, since it was last started, or the sums over several runs.
 
     Attributes:
         seconds: by activity.
-        agent_steps: the number of actions in training meanwhile; None: unknown.
+        agent_steps: the number of actions of training in this time; None: unknown.
         waited: whether the run waited for its GPU at the end of each activity; None without a GPU.
         runs: the number of runs.
     """
@@ -128,7 +129,7 @@ class Profile:
                 seconds[name] = seconds.get(name, 0.0) + value
         steps = [profile.agent_steps for profile in profiles if profile.agent_steps is not None]
         on_gpu = [profile.waited for profile in profiles if profile.waited is not None]
-        known = len(steps) == len(profiles)
+        known = len(steps) == len(profiles)  # A sum over some of the runs would be too small.
         runs = sum(profile.runs for profile in profiles)
         return cls(seconds, sum(steps) if known else None, all(on_gpu) if on_gpu else None, runs)
 
@@ -155,10 +156,10 @@ class Profile:
 
     def _limit(self, name: str, seconds: float, total: float) -> str:
         this = "this run" if self.runs == 1 else f"these {self.runs} runs"
-        what, share = _IN_WORDS.get(name, name), f"{100 * seconds / total:.0f} % of the time"
+        activity, share = _DESCRIPTIONS.get(name, name), f"{100 * seconds / total:.0f} % of the time"
         if 2 * seconds >= total:
-            return f"The limit of {this} is {what}: {share}."
-        return f"No single activity limits {this}; most goes to {what}: {share}."
+            return f"What limits {this} is {activity}: {share}."
+        return f"Nothing alone limits {this}; most goes to {activity}: {share}."
 
 
 def read_profile(path: Path) -> Profile:
@@ -168,22 +169,16 @@ def read_profile(path: Path) -> Profile:
         FileError: it is missing or damaged, or lacks a profile.
     """
     timing = read_json(path)
-    try:
-        spent = {str(name): _seconds(value) for name, value in timing["spent"].items()}
-        steps = _checked_value(timing.get("agent_steps"), int)
-        waited = _checked_value(timing.get("waited_for_gpu"), bool)
+    try:  # The file may contain any JSON.
+        spent = {str(name): float(_checked_value(value, int, float)) for name, value in timing["spent"].items()}
+        steps = _checked_value(timing.get("agent_steps"), int, NoneType)
+        waited = _checked_value(timing.get("waited_for_gpu"), bool, NoneType)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise FileError(f"{path}: says not where a run's time has gone; it was damaged after it was written") from error
     return Profile(spent, steps, waited)
 
 
-def _seconds(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value < _LONGEST:
-        raise ValueError(value)
-    return float(value)
-
-
-def _checked_value(value: Any, kind: type[int]) -> Any:
-    if value is not None and (type(value) is not kind or not 0 <= value < _LONGEST):
+def _checked_value(value: Any, *types: type) -> Any:
+    if type(value) not in types or (value is not None and not 0 <= value < _LONGEST):
         raise ValueError(value)
     return value

@@ -40,28 +40,30 @@ class Numerics:
 
     def __init__(self, simulation: Simulation, watched: Mapping[str, StepNorms] | None = None) -> None:
         self._simulation, self._watched = simulation, watched or {}
-        self._before: dict[str, dict[str, int]] = {}
+        self._previous: dict[str, dict[str, int]] = {}  # Totals at the last record, by role.
 
     def record(self) -> dict[str, Any]:
         """Returns the counts since the last record, by role, with results by binary exponent.
 
         ``{"forward": {"results": 512, "overflow": 0, ..., "exponents": {"-3": 100, ...}}, ...}``: ``exponents`` has
-        under k the number of results with a magnitude in [2^k, 2^(k+1)); zeros and non-finite ones are in none.
+        under k the number of results with a magnitude in [2^k, 2^(k+1)), without zeros and non-finite results.
         Exponents of the gradients of each network, without the loss scale, are under ``gradients of critic`` and so on.
         """
+        # Totals by role: counts under their names, and the histogram under the exponents.
         report = self._simulation.report()
         totals: dict[str, dict[str, int]] = {}
         for role, rows in report.table.groupby("role"):
             totals[str(role)] = {name: int(rows[name].sum()) for name in _COUNTS}
         for role, exponent, results in report.histogram.itertuples(index=False):
             totals[str(role)][str(exponent)] = int(results)
+        # The increase since the last record.
         record: dict[str, Any] = {}
         for role, sums in totals.items():
-            previous = self._before.get(role, {})
+            previous = self._previous.get(role, {})
             increase = {name: count - previous.get(name, 0) for name, count in sums.items()}
             record[role] = {name: increase[name] for name in _COUNTS}
             record[role]["exponents"] = {name: n for name, n in increase.items() if name not in _COUNTS and n}
-        self._before = totals
+        self._previous = totals
         histograms = {name: norms.take_exponents() for name, norms in sorted(self._watched.items())}
         return record | {f"gradients of {name}": {"exponents": bins} for name, bins in histograms.items() if bins}
 
@@ -80,11 +82,11 @@ class Numerics:
     def state_dict(self) -> dict[str, Any]:
         """Returns the state that is needed to continue counting."""
         watched = {name: norms.state_dict() for name, norms in self._watched.items()}
-        return {"before": self._before, "observer": self._simulation.observer_state(), "watched": watched}
+        return {"before": self._previous, "observer": self._simulation.observer_state(), "watched": watched}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the state that :meth:`state_dict` returned."""
-        self._before = state["before"]
+        self._previous = state["before"]
         self._simulation.load_observer_state(state["observer"])
         for name, norms in self._watched.items():
             norms.load_state_dict(state["watched"][name])
@@ -99,9 +101,9 @@ class Progress:
     """The progress of a run.
 
     Attributes:
-        step: environment steps taken; of a program, the step that it has logged last.
+        step: environment steps taken; for a program, the latest logged step.
         steps: environment steps of the whole run; None for a program, where it is unknown.
-        last_return: mean return of the last evaluation of this process; of a program, the last value of its metric;
+        last_return: mean return of the last evaluation of this process; for a program, the latest value of its metric;
             None before the first.
         loss_scale: the loss scale of the learner's leading optimizer; None for libraries and programs.
     """
@@ -125,7 +127,7 @@ class Reporter:
 
     Attributes:
         files, stopwatch, numerics: the arguments.
-        log: the log of metrics; before ``logging`` one that writes nothing.
+        log: the log of metrics; before ``logging``, it writes nothing.
         last_return: see :class:`Progress`.
         untrained: see :class:`.Result`.
     """
@@ -145,7 +147,7 @@ class Reporter:
         self._last = Evaluation(())  # The latest evaluation.
         self._quantized: dict[str, float] = {}
         self._on_progress, self._steps = on_progress, steps
-        self._reported = time.perf_counter()
+        self._reported_at = time.perf_counter()
 
     @contextmanager
     def logging(self, log: MetricsLog | NoLog) -> Iterator[None]:
@@ -156,11 +158,11 @@ class Reporter:
     @property
     def is_due(self) -> bool:
         """Whether it is time to report progress again."""
-        return time.perf_counter() - self._reported > _SECONDS_BETWEEN_REPORTS
+        return time.perf_counter() - self._reported_at > _SECONDS_BETWEEN_REPORTS
 
     def report(self, step: int, loss_scale: Callable[[], float] | None = None) -> None:
         """Reports the progress of the run."""
-        self._reported = time.perf_counter()
+        self._reported_at = time.perf_counter()
         if self._on_progress:
             self._on_progress(Progress(step, self._steps, self.last_return, loss_scale() if loss_scale else None))
 
@@ -196,7 +198,7 @@ class Reporter:
         self.log.write("eval", step, evaluation.record())
         for value in quantizations:  # In the same episodes.
             quantization = Quantization.parse(value)
-            evaluation = episodes(quantization)
+            evaluation = episodes(quantization)  # If it crashes, its mean is 0; the run continues.
             self._quantized[quantization.name] = evaluation.mean
             self.log.write("eval_in", step, {"in": quantization.name, **evaluation.record()})
         self.write_numerics(step)
@@ -207,10 +209,10 @@ class Reporter:
         self.untrained = None if evaluation.crashed else evaluation.mean
 
     def raised(self, error: Exception, non_finite: str | None, step: int, component: str) -> Crash | None:
-        """Returns the crash that an error of ``component`` means, if non-finite values were found; else None."""
+        """Returns the crash for an error of ``component``, if non-finite values were found; else None."""
         if non_finite is None:
             return None
-        text = str(error).partition("\n")[0][:200]
+        text = str(error).partition("\n")[0][:200]  # Errors of libraries can be pages long.
         return Crash(step, f"{non_finite}, and {component} raised {type(error).__name__}: {text}")
 
     def reason(self, reason: str) -> str:
@@ -258,7 +260,7 @@ class Reporter:
             about = {"sizes": KnownSizes.of(sizes).as_plain()} if sizes else None
             checkpoint.save(self.files.agent, dict(weights), about)
             self.write_table()
-        seconds = self.stopwatch.total
+        seconds = self.stopwatch.total  # With the time of the checkpoint above.
         timing: dict[str, Any] = {"seconds": seconds, "steps_per_second": result.step / seconds, **profile().as_json()}
         self.files.end(result, {**timing, **(more_timing or {})})
         return result

@@ -50,12 +50,12 @@ class Agent:
 
     def begin(self, observations: Sequence[NDArray[Any]]) -> None:
         """Begins the first episodes, with the observations of each group, (n, observation)."""
-        for number, observation in enumerate(one for part in observations for one in part):
+        for number, observation in enumerate(itertools.chain.from_iterable(observations)):
             self.recorder.begin(observation, number)
         self.observations = [self.recorder.intake.perceive(part) for part in observations]
 
     def begin_anew(self, group: int, observations: NDArray[Any]) -> None:
-        """Begins new episodes in a group, whose old ones were interrupted; observations are (n, observation)."""
+        """Begins new episodes in a group after an interruption; observations are (n, observation)."""
         self.recorder.intake.forget(group)
         for i, observation in enumerate(observations):
             self.recorder.begin(observation, group * len(observations) + i)  # Groups of actors have equal sizes.
@@ -64,13 +64,13 @@ class Agent:
     def choose(self, group: int, first: int, under_way: int) -> NDArray[np.floating[Any]]:
         """Returns actions for a group, for samplers: at first the recorder's, then the learner's."""
         observations = self.observations[group]
-        explored = self.recorder.explore(len(observations), under_way)
-        if explored is not None:
-            return explored
+        random_choice = self.recorder.explore(len(observations), under_way)
+        if random_choice is not None:
+            return random_choice
         return self.recorder.intake.from_format(self.learner.act(observations, deterministic=False, first=first))
 
     def see(self, sample: Sample) -> Sequence[torch.Tensor] | torch.Tensor:
-        """Updates the current observations by a sample; returns its transitions, as the recorder adds them."""
+        """Updates the current observations by a sample; returns its transitions, for the recorder to add."""
         rows = self.recorder.rows(self.observations[sample.group], sample)
         self.observations[sample.group] = self.recorder.intake.perceive(sample.steps.observations)
         return rows
@@ -84,7 +84,7 @@ class Agent:
         return {
             "agent": self.learner.state_dict(),
             **self.recorder.state_dict(),
-            # Saved, since they were normalized by earlier moments than the current ones.
+            # Environments return them only unnormalized, and the moments have changed since they were normalized.
             **({"observations": [x.cpu() for x in self.observations]} if self.recorder.intake.normalizer else {}),
         }
 
@@ -94,7 +94,7 @@ class Agent:
         self.recorder.load_state_dict(state)
         self.observations = [self.recorder.intake.perceive(part) for part in observations]
         if self.recorder.intake.normalizer:
-            self.observations = [found.to(self._device) for found in state["observations"]]
+            self.observations = [part.to(self._device) for part in state["observations"]]
 
 
 @final
@@ -103,9 +103,9 @@ class RunState:
 
     Args:
         config: the config of the run.
-        environments: not seeded yet; the last group is for evaluation.
+        environments: the environments, without seeds; the last group is for evaluation.
         device: the device of tensors.
-        stage: the actors that act for it; None: it acts itself.
+        stage: the actors that act for the run; None: the learner acts.
 
     Attributes:
         agent: the learner with its experience.
@@ -119,6 +119,7 @@ class RunState:
         self, config: TrainConfig, environments: VectorEnvironment, device: torch.device, stage: Stage | None = None
     ) -> None:
         self._device = device
+        # Each environment has a seed of its number among all groups, however the groups are divided.
         *training, _ = environments.groups
         numbers = itertools.count()
         for group in training:
@@ -127,17 +128,17 @@ class RunState:
         learner = self.agent.learner
         if ulps := getattr(config, "perturb", 0):
             generator = torch_generator(config.seed, Stream.PERTURBATION, torch.device("cpu"))
-            for name in sorted(learner.networks):
+            for name in sorted(learner.networks):  # In a fixed order of draws.
                 move_by_ulps(learner.networks[name].flat, ulps, generator)
         self.sampler: Sampler  # Of actors, of a sampler-learner, or of local environments.
         if stage:
             assert isinstance(config, WithActors)
             self.sampler = RemoteSampler(stage, config, learner, self.agent.recorder.intake.perceive)
         elif isinstance(config, OffPolicyKeys) and config.sampler_learner is not None:
-            acting = config.of_sampler_learner()
-            agent = Agent(*make_learner(acting, environments, device), device)
-            factor = config.scale_of_rewards / acting.scale_of_rewards
-            self.sampler = SamplerLearner(_local_sampler(acting, environments), agent, factor)
+            sampler_config = config.of_sampler_learner()
+            agent = Agent(*make_learner(sampler_config, environments, device), device)
+            factor = config.scale_of_rewards / sampler_config.scale_of_rewards
+            self.sampler = SamplerLearner(_local_sampler(sampler_config, environments), agent, factor)
         else:
             self.sampler = _local_sampler(config, environments)
         self.numerics: Numerics | None = None
@@ -170,34 +171,32 @@ class RunState:
 
 
 def _local_sampler(config: TrainConfig, environments: VectorEnvironment) -> LocalSampler:
-    """Makes the sampler of local training environments, with rewards clipped and scaled as ``config`` says."""
+    """Makes the sampler of local training environments, with the treatment of rewards that ``config`` sets."""
     *training, _ = environments.groups
-    normalize = None
+    normalize = starts = None
     if isinstance(config, OnPolicyKeys) and config.normalize_rewards:
         normalize = RewardNormalizer(config.discount, list(map(len, training)))
+    if config.random_start:
+        # For each environment a random number of random actions, with which its first episode begins.
+        streams = (sequence(config.seed, Stream.RANDOM_START, i) for i in range(config.environments))
+        size, discrete = environments.action_size, environments.discrete
+        starts = [
+            random_actions(random, int(random.integers(config.random_start + 1)), size, discrete=discrete)
+            for random in map(np.random.default_rng, streams)
+        ]
     return LocalSampler(
         training,
         clip_rewards=config.clip_rewards,
         reward_scale=config.scale_of_rewards,
         normalize=normalize,
-        starts=_random_starts(config, environments) if config.random_start else None,
+        starts=starts,
     )
-
-
-def _random_starts(config: TrainConfig, environments: VectorEnvironment) -> list[NDArray[np.float64]]:
-    """Returns, for each environment of training, the actions that its first episode begins with."""
-    size, discrete = environments.action_size, environments.discrete
-    drawing = [np.random.default_rng(sequence(config.seed, Stream.RANDOM_START, i)) for i in range(config.environments)]
-    return [
-        random_actions(random, int(random.integers(config.random_start + 1)), size, discrete=discrete)
-        for random in drawing
-    ]
 
 
 def move_by_ulps(weights: torch.Tensor, ulps: int, generator: torch.Generator) -> None:
     """Moves each weight by units in its last place, randomly away from 0 or towards it, in place.
 
-    Zeros, infinities and NaN do not change. A weight near the end of its binade moves on by units of the next binade;
+    Zeros, infinities and NaN do not change. At the end of a binade, a weight continues in units of the next binade;
     weights may become subnormal, and stop at 0.
 
     Args:
@@ -206,19 +205,20 @@ def move_by_ulps(weights: torch.Tensor, ulps: int, generator: torch.Generator) -
         generator: a CPU generator, for the direction of each weight.
     """
     away = torch.randint(2, weights.shape, generator=generator, dtype=torch.int32).to(weights.device)
+    # IEEE 754: neighboring magnitudes of one sign have neighboring codes, also across binades.
     bits = weights.view(torch.int32)
     magnitude = bits & 0x7FFFFFFF
     moved = (magnitude + ulps * (2 * away - 1)).clamp_(min=0)
     moved = torch.where((magnitude == 0) | ~weights.isfinite(), magnitude, moved)
-    bits.copy_(moved | (bits & -0x80000000))
+    bits.copy_(moved | (bits & -0x80000000))  # With the old sign.
 
 
 @final
 class SamplerLearner:
     """Supplies a run with the experience of another agent, which acts and learns exactly as in a separate run.
 
-    The agent has a separate format, batches and replay buffer. It learns from each transition before the run does. So
-    its episodes are bit for bit those of a separate run, whatever this run learns from them.
+    The agent has a separate format, batches and replay buffer. It learns from each transition before the run does, and
+    the run does not affect it. So its episodes are bit for bit the same as in a separate run.
 
     Source:
         Stooke & Abbeel, "Accelerated Methods for Deep Reinforcement Learning", Section 5.5 ("Secondary-Learner
@@ -256,13 +256,13 @@ class SamplerLearner:
             return None
         for i, row in enumerate(agent.see(sample)):
             agent.recorder.add(row, sample, i)
-            due, learned = agent.due(), None
+            due, metrics = agent.due(), None
             while True:
                 try:
-                    batch = due.send(learned)
+                    batch = due.send(metrics)
                 except StopIteration:
                     break
-                learned = agent.learner.update(batch)
+                metrics = agent.learner.update(batch)
         if self._factor == 1:
             return sample
         return sample._replace(steps=sample.steps._replace(rewards=sample.steps.rewards * self._factor))
@@ -280,11 +280,11 @@ class SamplerLearner:
         return self._sampler.timing()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue identically, the agent with it."""
+        """Returns the state that is needed to continue identically, including the agent."""
         return {"environment": self._sampler.state_dict(), **self._agent.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> list[NDArray[Any]]:
-        """Takes it over; returns the observations of each group that its next step starts from."""
+        """Restores the state; returns the observations of each group for its next step."""
         observations = self._sampler.load_state_dict(state["environment"])
         self._agent.load_state_dict(state, observations)
         return observations
