@@ -151,8 +151,10 @@ class _Header:
             f"static void policy_outputs(const float *observation, float *outputs)\n{{\n{calls}\n}}\n"
         )
         sizes = math.prod(policy.observation_shape), math.prod(shape), policy.action_size
-        head = [self._comment(), _PARTS["BEGINNING"], self._declarations(*sizes)]
-        return "\n".join([*head, *self._data, *functions, outputs, _PARTS[f"ACT_{decision.name}"], _PARTS["ENDING"]])
+        beginning = [self._comment(), _PARTS["BEGINNING"], self._declarations(*sizes)]
+        return "\n".join(
+            [*beginning, *self._data, *functions, outputs, _PARTS[f"ACT_{decision.name}"], _PARTS["ENDING"]]
+        )
 
     def _layer(
         self, layer: Layer, encoded: Any, source: str, shape: tuple[int, ...], *reserved: str

@@ -123,7 +123,7 @@ class Tianshou:
 
     @property
     def updates(self) -> None:
-        """Returns None: the library does not report its updates."""
+        """The number of updates, which the library does not report: None."""
         return
 
     def logged(self) -> dict[str, float]:  # noqa: D102
