@@ -29,7 +29,7 @@ class Decision(StrEnum):
     LARGEST = "largest"
     """A one in the place of the largest output, the first of several, and else zeros; an output for each action."""
     LARGEST_MEAN = "largest_mean"
-    """A one in the place of the largest mean over the atoms; outputs are the logits of distributions for each action."""
+    """A one in the place of the largest mean over the atoms; outputs are logits of a distribution for each action."""
     TANH = "tanh"
     """The tanh of the outputs."""
     CLIP = "clip"
