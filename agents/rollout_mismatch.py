@@ -225,7 +225,7 @@ def _describe_first(values: torch.Tensor, mistakes: torch.Tensor) -> str:
 def _effective_share(log_weights: torch.Tensor) -> float:
     """Returns the effective sample size over the number of weights; 0 if all weights are 0."""
     largest = float(log_weights.max())
-    if largest == -math.inf:
+    if largest == -math.inf:  # The difference below would be NaN.
         return 0.0
     weights = (log_weights - largest).exp()  # At most 1: the weights themselves may be beyond float64.
     return float(weights.sum() ** 2 / (len(weights) * weights.square().sum()))

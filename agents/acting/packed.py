@@ -127,7 +127,7 @@ class PackedPolicy:
         if message[: len(_MAGIC)] != _MAGIC:
             raise ValueError("it begins otherwise")
         start = len(_MAGIC) + _LENGTH.size
-        (length,) = _LENGTH.unpack_from(message, len(_MAGIC))
+        (length,) = _LENGTH.unpack_from(message, len(_MAGIC))  # Of the header in JSON.
         header = json.loads(message[start : start + length])
         rest = _Reader(message, start + length)
         fmt = Format.parse(header["format"])

@@ -132,7 +132,7 @@ class ModelEvaluation:
         model, config = self.model, self.config
         if simulation is not None:
             simulation.step = STEPS_OF_TRAINING + step % STEPS_OF_TRAINING  # Other random bits than in training.
-        seed = int(sequence(config.seed, Stream.EVALUATION, step).generate_state(1)[0])
+        seed = int(sequence(config.seed, Stream.EVALUATION, step).generate_state(1)[0])  # 32 bits, for NumPy.
         modes = {module: module.training for module in model.network.modules()}  # Acting sets the mode of modules.
         output, discrete = _LastOutput(model.network), not hasattr(model.action_space, "low")
         model.begin(config.eval_episodes)
@@ -150,7 +150,7 @@ class ModelEvaluation:
             # From the library's actions to those of our environments, (n, action): one-hot, or within [-1, 1].
             space = self.model.action_space
             if not hasattr(space, "low"):
-                chosen: NDArray[np.int64] = actions.astype(np.int64) - int(space.start)
+                chosen: NDArray[np.int64] = actions.astype(np.int64) - int(space.start)  # A space may start above 0.
                 return np.eye(int(space.n))[chosen]
             low, high = space.low.astype(np.float64), space.high.astype(np.float64)
             rescaled: NDArray[np.float64] = (actions - (low + high) / 2) / ((high - low) / 2)

@@ -232,7 +232,7 @@ def _constructor(place: str) -> ast.arguments | None:
     package, *rest = module.split(".")
     spec = find_spec(package)  # Without dots: ``find_spec`` of a submodule would import the package.
     folders = spec.submodule_search_locations if spec else None
-    if not folders:
+    if not folders:  # The package is not installed.
         return None
     try:
         tree = ast.parse(Path(folders[0]).joinpath(*rest).with_suffix(".py").read_text(encoding="utf-8"))

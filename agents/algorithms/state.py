@@ -137,7 +137,7 @@ class LearnerState(ABC, metaclass=_Bound):
     def bound_to(self, tensors: dict[str, Any]) -> Self:
         """Returns this learner with its state in ``tensors``, for programs; see ``TracedLearner`` for their names."""
         bound = copy(self)
-        bound.compiled = None
+        bound.compiled = None  # A program is traced from the eager functions.
         # Detached: in eager runs they are the agent's parameters, which must keep their ``grad``.
         flats = {name: tensors[name]["parameters"].detach() for name in self.optimizers}
         bound.optimizers = {

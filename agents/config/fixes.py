@@ -67,7 +67,7 @@ def parse_fixes(value: object) -> tuple[str, ...]:
             the target of a fix is missing; or ``value`` is something else.
     """
     allowed = f'allowed are "all" (without {", ".join(OPTIONAL_FIXES)}), "none", or a list of {", ".join(_KNOWN)}'
-    if isinstance(value, str):
+    if isinstance(value, str):  # Only ``all`` and ``none`` are texts.
         if value in ("all", "none"):
             return FIXES if value == "all" else ()
         if value in _KNOWN:

@@ -60,7 +60,7 @@ def automatic_reward_scale(format: str, discount: float, largest: float) -> floa
     most = Format.parse(format).max
     assert most is not None  # A rule demands it of an agent's format.
     fits = most * (1 - discount) / (_HEADROOM * largest)
-    return min(1.0, 2.0 ** math.floor(math.log2(fits)))
+    return min(1.0, 2.0 ** math.floor(math.log2(fits)))  # Rewards are never scaled up.
 
 
 def format_with_codes(name: str | None) -> str | None:

@@ -348,7 +348,7 @@ def config_of(algorithm: str) -> type[TrainConfig]:
     if own := own_algorithms.class_of(algorithm):
         return own
     library, colon, _ = algorithm.partition(":")
-    if colon:
+    if colon:  # An algorithm of a library.
         adapted: type[TrainConfig] = import_module("..adapters.settings", __package__).CONFIGS[library]
         return adapted
     settings = import_module(f"..algorithms.{algorithm}.settings", __package__)

@@ -147,7 +147,7 @@ def _domain(name: str) -> Any:
     assert spec is not None
     assert spec.loader is not None
     module: Any = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    spec.loader.exec_module(module)  # Not in ``sys.modules``: other code imports the suite's own.
     if hasattr(module, "rewards"):
         module.rewards = SimpleNamespace(tolerance=tolerance)
     # ``Physics.from_xml_string`` compiles each description once (45 ms), and then copies the model (2 ms).

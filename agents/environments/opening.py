@@ -71,7 +71,7 @@ def check_task(name: str) -> str:
         return check_suite_task(name)
     if kind is not TaskKind.GYMNASIUM:
         return check_game(name)
-    if ":" not in short:
+    if ":" not in short:  # An id of Gymnasium's registry, without a module.
         # Makes the environment once to see its spaces; only users of Gymnasium import it.
         with from_extras():
             from .gymnasium import check_gymnasium_task  # noqa: PLC0415

@@ -76,7 +76,7 @@ class VectorEnvironment:
         workers: int = 0,
         on_stop: Callable[[], None] | None = None,
     ) -> None:
-        assert len(groups) <= MOST_GROUPS
+        assert len(groups) <= MOST_GROUPS  # A group's number is one byte.
         first = open_environment(**opening)
         module = Task.parse(opening["task"]).module
         if module:  # Its import was allowed here, so it is also allowed in the workers.

@@ -91,7 +91,7 @@ class FrameReplay:
     ) -> None:
         share = capacity // simulators
         assert share >= stack + n_steps
-        self.capacity = share * simulators
+        self.capacity = share * simulators  # Rounded down to equal shares.
         self.stack = stack
         try:
             # Not initialized, so that the system provides memory only for images that are written.

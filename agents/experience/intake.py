@@ -214,7 +214,7 @@ def make_intake(
             f"replay_capacity counts images, and each of {count} environments needs at least {stack + n_steps}; got"
             f" {config.replay_capacity}"
         )
-    row_size = sizes.action_size + 2
+    row_size = sizes.action_size + 2  # Action, reward, discount.
     images = FrameReplay(
         capacity, image_shape, stack=stack, row_size=row_size, dtype=dtype, device=device, simulators=count,
         n_steps=n_steps,

@@ -80,7 +80,7 @@ class _PendingTransitions:
             pending.append(_PendingTransition(heads[i], images[i], [], []))
             for transition in pending:
                 transition.rewards.append(float(steps.rewards[i]))
-            count = len(pending) if is_over else int(len(pending) == self._n)
+            count = len(pending) if is_over else int(len(pending) == self._n)  # All, or the oldest.
             completed += [self._complete(pending.popleft(), i, float(steps.discounts[i])) for _ in range(count)]
             counts.append(count)
         return completed, counts

@@ -250,7 +250,7 @@ class LocalSampler:
         histories = self._actions[number]
         actions = np.stack([history[-1] for history in histories])
         if self._clip_rewards:
-            steps = steps._replace(rewards=np.clip(steps.rewards, -1, 1))
+            steps = steps._replace(rewards=np.clip(steps.rewards, -1, 1))  # Returns stay unclipped.
         if self._normalize:
             steps = steps._replace(rewards=self._normalize(number, steps.rewards, steps.last))
         if self._reward_scale != 1:

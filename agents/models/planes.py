@@ -62,7 +62,7 @@ def convolved_shape(convolutions: Sequence[Convolution], shape: Sequence[int]) -
                 f"planes of {' x '.join(map(str, shape[1:]))} are too small for convolutions of windows"
                 f" {', '.join(f'{c.size} x {c.size}' for c in convolutions)}"
             )
-        planes = filters
+        planes = filters  # The input of the next convolution.
         sides = [(side + 2 * padding - size) // stride + 1 for side in sides]  # As in ``torch.nn.Conv2d``.
     return planes, sides[0], sides[1]
 

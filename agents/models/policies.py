@@ -62,7 +62,7 @@ class ActorCritic(FlatNetwork):
 
     def _initialize(self, generator: torch.Generator) -> None:
         initialize_perceptrons(self.layers[: self._hidden], generator, gain=_GAIN)
-        policy, _, value = self.layers[self._hidden : self._hidden + 3]
+        policy, _, value = self.layers[self._hidden : self._hidden + 3]  # The weights of both outputs.
         # As ensembles of one, which ``initialize_perceptrons`` takes.
         initialize_perceptrons([policy[None]], generator, gain=POLICY_GAIN)
         initialize_perceptrons([value[None]], generator)

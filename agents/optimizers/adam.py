@@ -228,7 +228,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
     def has_room(self, factor: float, largest: float | Tensor) -> Tensor:
         """Returns whether every buffer stays within ``largest`` when :meth:`rescale_` is called with ``factor``."""
         fits: Tensor = _filled((), True, device=self.defaults["loss_scale"].device)
-        limits = _divide(largest, factor), _divide(largest, self.second_factor(factor))
+        limits = _divide(largest, factor), _divide(largest, self.second_factor(factor))  # Of first and second moments.
         for buffers, limit in zip(self._buffers(), limits, strict=True):
             for buffer in buffers:
                 fits = _and_is_within(magnitude(buffer), limit, fits)
@@ -295,7 +295,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         if not isinstance(step_count, torch.Tensor):
             return self.numbers(group, step_count + 1)
         table = group["table"] if "table" in group else self._kept_table(group, steps.device)
-        row = table.index_select(0, steps.clamp(max=len(table) - 1)).view(2)
+        row = table.index_select(0, steps.clamp(max=len(table) - 1)).view(2)  # Later steps have the last row.
         return StepNumbers(*number_or_tensor(row, dtype).unbind())
 
     @classmethod

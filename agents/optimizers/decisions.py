@@ -87,7 +87,7 @@ def copy_(tensor: Tensor, other: Tensor) -> Tensor:
 def choose_(condition: Tensor, tensors: Sequence[Tensor], others: Sequence[Tensor]) -> None:
     """Copies to every tensor from its counterpart in ``others`` if the condition is true."""
     for x, other in zip(tensors, others, strict=True):
-        x.copy_(torch.where(condition, other, x))
+        x.copy_(torch.where(condition, other, x))  # Without a branch, so that programs can trace it.
 
 
 def with_number(
@@ -145,7 +145,7 @@ def add_quotients_(
     tensors: list[Tensor], dividends: list[Tensor], divisors: list[Tensor], factors: Sequence[Any]
 ) -> None:
     """Adds factor * dividend / divisor to each tensor in place, as one operation."""
-    if not any(isinstance(factor, torch.Tensor) for factor in factors):
+    if not any(isinstance(factor, torch.Tensor) for factor in factors):  # One kernel for all tensors.
         _foreach_addcdiv_(tensors, dividends, divisors, factors)
     elif is_exact(_aten._foreach_addcdiv_.Tensor):
         _foreach_addcdiv_(tensors, dividends, divisors, _stacked(list(factors)))

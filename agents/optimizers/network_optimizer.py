@@ -99,7 +99,7 @@ class NetworkOptimizer:
             "eps": config.adam_eps * baseline.eps_factor,
             "kahan": kahan,
             "keep": self._storage.pop("parameters", None) if kahan else None,  # The compensated sum itself rounds them.
-            "eps_floor": format.smallest if compound else 0.0,
+            "eps_floor": format.smallest if compound else 0.0,  # Else scale * eps could round to 0.
             "anneal_over": config.anneal_over,
             "stochastic": kahan and stochastic,
             "stochastic_moments": STOCHASTIC_MOMENTS in config.fixes,

@@ -73,7 +73,7 @@ class Quantization:
                 return cls.parse(mapping)
             fmt = Format.parse(value)
             if isinstance(fmt, FloatFormat):
-                return cls(str(fmt), Policy.of(fmt))
+                return cls(str(fmt), Policy.of(fmt))  # The whole inference is simulated.
             weights, activations = _checked_operand(fmt, "weights"), _checked_operand(fmt, "activations")
             return cls(str(fmt), None, weights, None if isinstance(fmt, QuarlFormat) else activations)
         if not isinstance(value, Mapping) or not value:

@@ -210,7 +210,7 @@ class Reporter:
 
     def raised(self, error: Exception, non_finite: str | None, step: int, component: str) -> Crash | None:
         """Returns the crash for an error of ``component``, if non-finite values were found; else None."""
-        if non_finite is None:
+        if non_finite is None:  # A mistake in the program, not in the arithmetic.
             return None
         text = str(error).partition("\n")[0][:200]  # Errors of libraries can be pages long.
         return Crash(step, f"{non_finite}, and {component} raised {type(error).__name__}: {text}")

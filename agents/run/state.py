@@ -137,7 +137,7 @@ class RunState:
         elif isinstance(config, OffPolicyKeys) and config.sampler_learner is not None:
             sampler_config = config.of_sampler_learner()
             agent = Agent(*make_learner(sampler_config, environments, device), device)
-            factor = config.scale_of_rewards / sampler_config.scale_of_rewards
+            factor = config.scale_of_rewards / sampler_config.scale_of_rewards  # Exact: both are powers of two.
             self.sampler = SamplerLearner(_local_sampler(sampler_config, environments), agent, factor)
         else:
             self.sampler = _local_sampler(config, environments)

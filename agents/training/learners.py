@@ -163,7 +163,7 @@ class Follower:
         with suppress(EOFError, OSError):
             while self.connection.poll(0):
                 report |= json.loads(self.connection.recv_bytes())
-        self.is_ready |= "here" in report
+        self.is_ready |= "here" in report  # The follower sends it before it joins.
         if "crash" in report:
             return Crash(**report["crash"])
         if "error" in report:

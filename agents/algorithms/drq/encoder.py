@@ -67,7 +67,7 @@ class PixelNetwork(FlatNetwork):
         self._convolutional = convolutional
         filters, features = config.filters, config.feature_size
         convolutions = [Convolution(filters, _WINDOW, stride) for stride in _STRIDES]
-        planes = 3 * config.frames
+        planes = 3 * config.frames  # Red, green and blue.
         inputs = torch.Size(convolved_shape(convolutions, (planes, config.image_size, config.image_size))).numel()
         shapes = convolution_shapes(convolutions, planes) if convolutional else []
         shapes += [(features, inputs), (features,), (features,), (features,)]

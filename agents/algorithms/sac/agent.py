@@ -65,7 +65,7 @@ class SoftActorCritic(Learner):
             sigma_eps=config.sigma_eps,
             from_noise="noise_log_prob" in config.fixes,
         )
-        self.numbers["threshold"] = self.policy.softplus_threshold
+        self.numbers["threshold"] = self.policy.softplus_threshold  # Data to programs: it depends on the format.
         generator = torch_generator(config.seed, Stream.WEIGHTS, torch.device("cpu"))
         actor, critic = networks(generator=generator, **options)
         log_temperature = torch.tensor([math.log(config.initial_temperature)], **options)
