@@ -206,7 +206,7 @@ def _counted_log_probs(
     for name, x in (("trainer_log_probs", trainer), ("rollout_log_probs", rollout)):
         values = torch.where(counts, x.detach().double().reshape(shape_2d), 0.0)
         if mistake := _describe_first(values, ~(values <= 0)):  # Also NaN.
-            raise ValueError(f"{name}{mistake} is no log-probability: allowed are numbers up to 0")
+            raise ValueError(f"{name}{mistake} is not a log-probability: allowed are numbers up to 0")
         checked.append(values)
     if mistake := _describe_first(checked[1], checked[1].isinf()):
         raise ValueError(f"rollout_log_probs{mistake}: a token that was sampled has a probability above 0")

@@ -158,8 +158,8 @@ class Profile:
         this = "this run" if self.runs == 1 else f"these {self.runs} runs"
         activity, share = _DESCRIPTIONS.get(name, name), f"{100 * seconds / total:.0f} % of the time"
         if 2 * seconds >= total:
-            return f"What limits {this} is {activity}: {share}."
-        return f"Nothing alone limits {this}; most goes to {activity}: {share}."
+            return f"The limit of {this} is {activity}: {share}."
+        return f"No single activity limits {this}; most goes to {activity}: {share}."
 
 
 def read_profile(path: Path) -> Profile:

@@ -461,8 +461,10 @@ def _is_inside() -> bool:
 def _backend() -> Any:
     """Returns the backend that a watcher of the active simulation compiles with, if any, and if nothing is rounded."""
     simulation = at_work()
-    watchers = () if simulation is None or not simulation.policy.rounds_nothing else simulation.watchers
-    return next((watcher.backend for watcher in watchers if watcher.backend), None)
+    if simulation is None or not simulation.watchers:  # asked several times in a step: the usual answer comes first
+        return None
+    backend = next((watcher.backend for watcher in simulation.watchers if watcher.backend), None)
+    return backend if simulation.policy.rounds_nothing else None
 
 
 def _presence_at_work() -> Presence | None:
