@@ -11,7 +11,7 @@ from torch._C import _get_dispatch_mode, _TorchDispatchModeKey
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
-from ...formats import Format, FormatError, RandomBits, Rounding, round
+from ...formats import WORD_BITS, Format, FormatError, RandomBits, Rounding, round
 from ...formats.base.memory import is_dense
 from ...formats.lists import round_list
 from ..aten.wrappers import has_memory, is_shape, parts
@@ -166,7 +166,8 @@ class Results:
         """
         bits = self.draw(Rounding.STOCHASTIC)
         assert bits is not None
-        return RandomBits(bits.seed, bits.step), self.writer and self.writer.place
+        bits = bits if bits.bits == WORD_BITS else RandomBits(bits.seed, bits.step)
+        return bits, self.writer and self.writer.place
 
     def _round(self, x: torch.Tensor, plan: OperationPlan, call: Call | None) -> None:
         """Rounds ``x`` in place."""

@@ -131,7 +131,7 @@ class WholeNumbers:
         """Marks the counts of steps that an optimizer keeps in tensors."""
         for state in optimizer.state.values():
             step = state.get("step") if isinstance(state, dict) else None
-            if isinstance(step, torch.Tensor):
+            if isinstance(step, torch.Tensor) and not self._marks.of(step) & Mark.INTEGERS:
                 self.mark(step)
 
 
