@@ -11,8 +11,9 @@ from torch._C import _get_dispatch_mode, _TorchDispatchModeKey
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
-from ...formats import WORD_BITS, Format, FormatError, RandomBits, Rounding, round
+from ...formats import Format, FormatError, RandomBits, Rounding, round
 from ...formats.base.memory import is_dense
+from ...formats.base.modes import WORD_BITS
 from ...formats.lists import round_list
 from ..aten.wrappers import has_memory, is_shape, parts
 from ..operands.rounding import Rounder
