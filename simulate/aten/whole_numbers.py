@@ -134,10 +134,10 @@ def _make_test(operation: OpOverload) -> Asked | None:
 
         def test(args: Sequence[Any], _kwargs: Mapping[str, Any], is_whole: IsWhole) -> bool:
             value, size = args[number], args[number - 1]
-            if not holds(value, is_whole):
-                return False
-            has_axes = size.dim() if isinstance(size, torch.Tensor) else size
-            return not has_axes or value in (0, 1, -1)
+            # Without axes in its size, or in a template tensor, it is a single number; other constants are data.
+            return holds(value, is_whole) and (
+                not (size.dim() if isinstance(size, torch.Tensor) else size) or value in (0, 1, -1)
+            )
 
     elif name in _KEEPING or name in _REDUCING_SCATTERS or name in _ROUNDING_DIVISION or moves_of(operation):
         test = _all_of(operation)
