@@ -148,7 +148,7 @@ class SimulatedEngine(Engine):
             # Atom by atom, in the order of the C header, so that the bits are the same.
             for weight, atom in zip(weights.unbind(-1), policy.atoms.to(torch.float64), strict=True):
                 below, above = below + weight, above + weight * atom
-            values = above / below
+            values = above / below  # Means over the atoms.
         best = functional.one_hot(values.argmax(1), policy.action_size).to(torch.float32)
         return torch.where(values.isnan().any(1, keepdim=True), torch.nan, best)  # argmax chooses NaN as the largest.
 

@@ -92,7 +92,7 @@ class ModelEvaluation:
         self, config: AdapterConfig, model: Model, environments: EnvironmentGroup, device: torch.device
     ) -> None:
         self.config, self.model, self.environments, self.device = config, model, environments, device
-        self._simulation = simulation_of(config.model_copy(update={"observe": False}))
+        self._simulation = simulation_of(config.model_copy(update={"observe": False}))  # Counts only training.
 
     def be_quantized(self) -> None:
         """Evaluates the model in the numbers of ``config.qat`` from now on."""

@@ -271,7 +271,7 @@ class _Processes:
 
     def close(self) -> None:
         for worker in self._workers:
-            worker.connection.close()
+            worker.connection.close()  # A worker ends when its socket closes.
         end = time.monotonic() + GRACE  # One period for all workers together.
         for worker in self._workers:
             worker.process.end(end - time.monotonic())

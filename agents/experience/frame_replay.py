@@ -131,7 +131,7 @@ class FrameReplay:
 
     def add(self, row: torch.Tensor, image: torch.Tensor, simulator: int = 0) -> None:
         """Adds a transition from a simulator's newest image to ``image``: (action, reward, discount)."""
-        first_image = self.newest(simulator)
+        first_image = self.newest(simulator)  # Before the new image is added.
         self.show(image, simulator)
         self.keep(row, first_image, simulator)
 

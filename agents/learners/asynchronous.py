@@ -231,7 +231,7 @@ class MultiStepAdam:
         tensors = optimizer.tensors
         self._flat = optimizer.parameters
         self._change = torch.zeros_like(self._flat)  # - a_s
-        self._change.grad = self._flat.grad
+        self._change.grad = self._flat.grad  # The gradients of the local parameters move the change.
         # Local steps change the difference since the last exchange, which is small, so that rounding affects it less.
         self._optimizer = optimizer.bound_to({**tensors, "parameters": self._change})
         self._adam = self._optimizer.optimizer

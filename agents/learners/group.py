@@ -122,7 +122,7 @@ class LearnerGroup:
         """
         first, *others = self._all_of(gradient)
         total = first
-        for other in others:
+        for other in others:  # In the order of the learners, so that all have the same bits.
             total = total + other
         gradient.copy_(total)  # Numbers of the format: the copy rounds nothing.
 

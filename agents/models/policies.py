@@ -156,7 +156,7 @@ class Categorical(PolicyHead):
 
         Equal sums are frequent in low precision. For NaN see :meth:`best`.
         """
-        return _one_hot(outputs[0] + noise)
+        return _one_hot(outputs[0] + noise)  # Gumbel's trick.
 
     def log_prob(self, outputs: Outputs, actions: Tensor) -> Tensor:
         """Returns log-probabilities; NaN for NaN or infinite logits, or if a difference from the largest overflows."""

@@ -103,7 +103,7 @@ def open_run(
         if isinstance(config, AdapterConfig):
             require(config.package)
         make_directory(directory)
-        with directory_lock(directory):
+        with directory_lock(directory):  # One process for a run.
             remove_temporaries(files.path)  # Of a killed process.
             files.claim(config)
             if not files.result.exists():  # Another process may have ended the run before this one had the lock.

@@ -67,7 +67,7 @@ def train_together(
     with ExitStack() as all_stacks:
         runs: list[_OpenRun] = []
         for number, job in enumerate(jobs):
-            stack = all_stacks.enter_context(ExitStack())
+            stack = all_stacks.enter_context(ExitStack())  # Closes this run before the others.
             opening = open_run(
                 job.config, job.directory, job.on_progress, stop, job.allow_imports, on_notice=job.on_notice
             )

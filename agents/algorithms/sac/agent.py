@@ -92,7 +92,7 @@ class SoftActorCritic(Learner):
         self.target = self.critic.views(self.averages["target"].average)
         self.log_temperature = self.optimizers["temperature"].flat
         threshold: Any = self.numbers["threshold"]
-        self.policy = replace(self.policy, softplus_threshold=threshold)
+        self.policy = replace(self.policy, softplus_threshold=threshold)  # A tensor in programs.
 
     @property
     def actor(self) -> Any:
