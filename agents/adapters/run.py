@@ -162,7 +162,7 @@ class AdaptedRun:
             self._evaluate()  # After the last update.
         except _LeaveLibrary as left:
             if left.crash is None:
-                raise Stopped(self._step, saved=False) from None  # Libraries have no checkpoints.
+                raise Stopped(self._step, saved=False) from None  # A library's run has no checkpoints.
             return left.crash
         except Exception as error:
             crash = self._reporter.raised(error, self._lost_numbers(error), self._step, self.config.algorithm)
