@@ -6,7 +6,6 @@ Options may name classes from a fixed list: nothing else named in a file is impo
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
@@ -18,7 +17,7 @@ from pydantic import BeforeValidator
 
 from roundoff.errors import check_name
 
-from ..config.fields import Panel, key
+from ..config.fields import Panel, key, plain_data
 from ..config.rules import KeyRule, complaint
 from ..config.train_config import TrainConfig
 
@@ -32,7 +31,7 @@ def check_options(options: Any) -> dict[str, Any]:
     """Returns options as plain data; raises ValueError for anything else."""
     if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
         raise ValueError(f"options is a mapping of names to values, got {options!r}")
-    plain: dict[str, Any] = json.loads(json.dumps(options, sort_keys=True, allow_nan=False))  # NaN has no JSON.
+    plain: dict[str, Any] = plain_data("options", options)
     check_parts(plain)
     return plain
 

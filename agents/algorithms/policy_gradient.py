@@ -240,6 +240,7 @@ class PolicyGradient(Learner):
             following = self.values(rollout.next_observations, exact=exact)
             log_prob = self.policy.log_prob(outputs, actions)
             advantages, returns = self._returns(rollout, last, values, following)
+            values = values.to(log_prob.dtype)  # Exact values are rounded here, once.
         columns = [log_prob, values, advantages, returns]
         if self.rollouts:  # Also without a correction, since this measures the distance of the two policies.
             weights = self.rollouts.judge(rollout.observations, actions, log_prob, last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from enum import Flag, auto
 from typing import TYPE_CHECKING, Annotated, Any, final
@@ -98,6 +99,16 @@ def read_keys_under(name: str, model: type[BaseModel], value: Any) -> Any:
         raise ValueError("; ".join(_error_message(name, model, item) for item in error.errors())) from None
     except TypeError:
         raise ValueError(f"the keys of {name} are names, got {value!r}") from None
+
+
+def plain_data(name: str, value: Any) -> Any:
+    """Returns a value as JSON data, equal for equal values in any order; raises ValueError for anything else."""
+    try:
+        return json.loads(json.dumps(value, sort_keys=True, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name} takes finite numbers, text, true, false, null, and lists and mappings: {error}"
+        ) from None
 
 
 def _error_message(name: str, model: type[BaseModel], error: Any) -> str:

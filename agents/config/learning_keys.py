@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from .fields import Below1, Count, KeyRole, Positive, PositiveFloat, key
+from .fields import Below1, Count, KeyRole, Positive, PositiveFloat, key, plain_data
 from .fixes import FIXES, check_baseline, parse_fixes
 from .storage import Storage, read_storage
 from .train_config import TrainConfig
@@ -85,10 +84,7 @@ def read_sampler_learner(value: Any) -> Any:
         return value
     if shared := [name for name in value if name in SHARED]:
         raise ValueError(f"sampler_learner: {shared[0]} is a key of the run, which both agents share; leave it out")
-    try:
-        return json.loads(json.dumps(value, sort_keys=True))  # Equal settings have equal text, in any order.
-    except TypeError as error:
-        raise ValueError(f"sampler_learner: its keys are names, and its values are plain data: {error}") from error
+    return plain_data("sampler_learner", value)
 
 
 class OptimizerKeys(TrainConfig):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -16,7 +15,7 @@ from roundoff.errors import check_name
 
 from ..environments.opening import check_task
 from . import own_algorithms
-from .fields import Count, KeyRole, Panel, Positive, key, later_keys
+from .fields import Count, KeyRole, Panel, Positive, key, later_keys, plain_data
 from .quantization_aware import QuantizationAware, read_qat
 from .rules import KeyRule, check
 
@@ -66,7 +65,7 @@ def check_policy(policy: Any) -> dict[str, Any]:
         Policy.parse(policy, "e5m10")  # Any format: the one of the run is another key.
     except FormatError as error:
         raise ValueError(str(error)) from None
-    plain: dict[str, Any] = json.loads(json.dumps(policy, sort_keys=True))  # Equal policies have equal text.
+    plain: dict[str, Any] = plain_data("policy", policy)
     return plain
 
 

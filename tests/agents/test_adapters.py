@@ -298,7 +298,7 @@ def test_initial_weights_are_numbers_of_the_format(tmp_path):
         ({"options": {"seed": 3}}, ["options.seed is set by the run: say seed"]),
         ({"options": {"policy_kwargs": {"optimizer_class": "torch:Adm"}}}, ['unknown part "torch:Adm"']),
         ({"options": ["n_steps"]}, ["options is a mapping"]),
-        ({"options": {"gamma": float("nan")}}, ["not JSON compliant"]),
+        ({"options": {"gamma": float("nan")}}, ["options takes finite numbers", "not JSON compliant"]),
         ({"fixes": "none"}, ["fixes is a key of", "not of sb3:PPO"]),
         ({"native": True, "format": "e5m10"}, ["native is for roundoff's own agents"]),
         ({"keep_networks": True}, ["keep_networks is for roundoff's own agents"]),

@@ -16,6 +16,7 @@ from roundoff.agents.config.registry import keys
 from roundoff.agents.config.rules import RULES, KeyRule, check
 from roundoff.agents.config.train_config import ALGORITHMS, LIBRARIES, TrainConfig, config_of
 from roundoff.agents.environments.tasks import TASKS
+from roundoff.formats import Format
 from roundoff.sweeps.subjects.program_keys import ArithmeticKeys
 from roundoff.sweeps.subjects.subject import adapter_of
 
@@ -139,7 +140,15 @@ def test_no_number_of_things_is_larger_than_tensors_and_threads_can_be():
                     print(name, adapter_of(field).validate_python(2**63))
 
 
-def test_a_config_does_not_change():
+def test_a_config_does_not_change_and_takes_no_objects():
+    of_mappings = {
+        "policy": {"rules": [{"operation": "mm", "format": Format.parse("e5m2")}]},
+        "sampler_learner": {"lr": object()},
+        "options": {"gamma": object()},
+    }
+    for name, value in of_mappings.items():
+        with pytest.raises(ValidationError, match=f"{name} takes finite numbers, text"):
+            TrainConfig(algorithm="sb3:PPO" if name == "options" else "sac", **{name: value})
     with pytest.raises(ValidationError):
         TrainConfig().lr = 1.0
 

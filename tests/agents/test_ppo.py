@@ -7,6 +7,7 @@ import odd_environments  # noqa: F401  registers tasks
 import odd_goal  # noqa: F401  registers tasks
 import pytest
 import torch
+from comparing import same_bits
 from pydantic import ValidationError
 from textbook import modules_of
 from torch import nn
@@ -289,6 +290,10 @@ def test_advantages_are_those_of_brute_force(lam, environments, fixes):
         assert float(judged[start, 3]) == pytest.approx(total + float(values[start]), rel=1e-9)
     assert torch.allclose(judged[:, 0], log_prob, rtol=1e-9)
     assert torch.allclose(judged[:, 1], values, rtol=1e-9)
+    rounded = make(format="e5m4", gae_lambda=lam, environments=environments, horizon=16, batch_size=16, fixes=fixes)
+    judged = rounded.judge(batch_of(round(batch.rows.float(), "e5m4"), OBSERVATION, ACTION), last)
+    assert judged.dtype == torch.float32
+    assert same_bits(judged, round(judged, "e5m4"))
 
 
 def test_sums_backwards_are_rounded_step_by_step():

@@ -76,7 +76,7 @@ def test_every_alias_is_read_and_its_text_is_canonical():
         ("mxfp4_g16", "no suffix '_g16' of 'mxfp4', which takes _bBLOCK, _axAXIS, _floor, _ceil, _even, _rceil"),
         ("fp16_wrap", "out of range: e5m10_wrap cannot overflow to 'wrap'"),
         ("uint8_s0.1_z256", "out of range: zero_point must be from 0 to 255"),
-        ("int8_s1_g4", "out of range: a given scale is that of the whole tensor"),
+        ("int8_s1_g4", "out of range: a given scale is for the whole tensor"),
         ("binary8p9", "P from 1 to K - 1"),
     ],
 )

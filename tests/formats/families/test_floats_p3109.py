@@ -45,7 +45,7 @@ def test_larger_ones():
     assert Format.parse("binary8p4ue").max == 1.625 * 2.0**15
     with pytest.raises(FormatError, match="P from 1 to K, got K = 8 and P = 9"):
         Format.parse("binary8p9uf")
-    with pytest.raises(FormatError, match="only fnuz and p3109 floats can do without a sign"):
+    with pytest.raises(FormatError, match="only fnuz and p3109 floats can be unsigned"):
         FloatFormat(5, 2, signed=False)
     other = FloatFormat(4, 3, "p3109", 3, signed=False)
     assert str(other) == "e4m3b3_p3109_unsigned"
