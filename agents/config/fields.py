@@ -107,7 +107,7 @@ def plain_data(name: str, value: Any) -> Any:
         return json.loads(json.dumps(value, sort_keys=True, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"{name} takes finite numbers, text, true, false, null, and lists and mappings: {error}"
+            f"{name} takes finite numbers, text, truth values, null, lists and mappings: {error}"
         ) from None
 
 

@@ -238,8 +238,8 @@ class CompiledStep(Generic[_P, _R]):
         if reason:
             self._give_up(reason, stacklevel=6)
             return None
-        # Lazy tensors are complex, or imaginary parts of complex numbers, which have gaps between their elements.
-        perhaps_lazy = [i for i, x in enumerate(tensors) if x.is_complex() or not x.is_contiguous()]
+        # Lazy tensors are complex, or imaginary parts of complex numbers, which have gaps between several elements.
+        perhaps_lazy = [i for i, x in enumerate(tensors) if x.is_complex() or x.numel() == 1 or not x.is_contiguous()]
         check_lazy(tensors, range(len(tensors)))
         numbers = NumberRecord()
         effects: list[StepEffects] = []
