@@ -40,7 +40,6 @@ SLOWDOWNS = [
     ("native", f"{SMALL}: recipe nvfp4", "in C++", SMALL, "recipe nvfp4"),
     ("native", "SAC update, 128 units, batch 128", "in C++", "", "e5m10"),
     ("adapters", "sb3:PPO", "", "Stable-Baselines3's PPO", "e5m10"),
-    ("eager", "sb3:PPO update", "in C++", "Stable-Baselines3's PPO", "e5m10"),
     ("programs", "GPT-2", "compiled", "GPT-2, 64 units", "bfloat16, compiled"),
     ("counting", "observed", "", "three layers of 64 units", "e5m10, observed"),
     ("digits", "digits, results", "", SMALL, "a sample of digits"),
@@ -206,7 +205,7 @@ ON_A_GPU = {
 UNITS = {"nanoseconds_per_element": "ns per element", "microseconds": "us", "seconds": "s"}
 DIGITS = 3
 ELSEWHERE = {"programs"}  # what-runs.md shows it
-SLOWDOWN_HEADINGS = ("times_plain", "over_fp32", "simulated_over_plain")  # a slowdown in files of several benchmarks
+SLOWDOWN_HEADINGS = ("slowdown", "times_plain", "over_fp32", "simulated_over_plain")  # by files of several ages
 WIDEST = 8  # columns; wider tables are transposed
 
 Row = dict[str, object]
@@ -250,9 +249,10 @@ def by_way(rows: list[Row]) -> list[Row]:
     times: list[Row] = []
     for what, (first, *others) in steps.items():
         unit = next(name for name in ("microseconds", "milliseconds") if name in first)
-        if "slowdown" in first:
+        heading = next((name for name in SLOWDOWN_HEADINGS if name in first), None)
+        if heading:
             base = {"step": what, f"plain, {UNITS.get(unit, 'ms')}": first[unit]}
-            slow.append(base | {row["way"]: row["slowdown"] for row in others if row["way"] != first["way"]})
+            slow.append(base | {row["way"]: row[heading] for row in others if row["way"] != first["way"]})
         else:
             blank = dict.fromkeys(["plain, us", "through Python, us", "in C++, us"], "")
             times.append({"step": what} | blank | {f"{row['way']}, us": row[unit] for row in (first, *others)})
@@ -316,7 +316,7 @@ def how_slow() -> str:
         names = ("what", "step", "program", "algorithm")
         row = next(row for row in result["rows"] if step in map(row.get, names) and row.get("way", way) == way)
         row = row.get(way, row)
-        slowdown = next(row[name] for name in ("slowdown", *SLOWDOWN_HEADINGS) if name in row)
+        slowdown = next(row[name] for name in SLOWDOWN_HEADINGS if name in row)
         processor, capability = (result["machine"][name] for name in ("processor", "cpu_capability"))
         machine = f"{'Intel Xeon' if 'Xeon' in processor else processor}, {capability}"
         lines.append(line([words or step, simulation, f"{slowdown:.1f}", machine]))
