@@ -63,12 +63,14 @@ class PackedPolicy:
         """
         fmt = Format.parse(fmt)
         if not fmt.fits_in(torch.float32):
-            raise RunError(f"weights are packed as numbers of float32, which does not hold those of {fmt}; choose fp32")
+            raise RunError(
+                f"weights are packed as float32 values, which cannot represent all values of {fmt}; choose fp32"
+            )
         for i, layer in enumerate(policy):
             for name, numbers in (("weights", layer.weight), ("biases", layer.bias)):
                 if not bool(numbers.isfinite().all()):
                     raise RunError(
-                        f"the {name} of layer {i} of the policy are not all finite numbers: what was learned is lost"
+                        f"the {name} of layer {i} of the policy are not all finite: the learned policy is lost"
                     )
         encoded = tuple(fmt.encode(layer.weight) for layer in policy)
         return cls(fmt, with_numbers(policy, [torch.empty(0)] * len(encoded), "weight"), encoded)

@@ -28,11 +28,11 @@ class ActorKeys(BaseModel):
 
     count: Positive = key(4, "Processes that act, each in its share of `environments`.")
     format: Annotated[str, AfterValidator(format_with_codes)] = key(
-        "int8", "The format in which actors compute, and their weights travel; any that has codes."
+        "int8", "The format of the actors' arithmetic, and of the weights sent to them; any format with codes."
     )
     communicate: Annotated[str, AfterValidator(format_with_codes)] | None = key(
         None,
-        "A format in which the weights travel in place of `format`: actors decode them, and round them to `format`.",
+        "The format of the sent weights, if it differs from `format`: actors decode them, and round them to `format`.",
         KeyRole.LATER,
     )
     engine: Literal["simulated", "onnxruntime"] = key(
@@ -54,8 +54,8 @@ class ActorKeys(BaseModel):
     )
     noise_of: Annotated[str, AfterValidator(format_with_codes)] | None = key(
         None,
-        "A control: actors compute in fp32, and what the network gives gets noise as large as the error of this format"
-        " would be.",
+        "A control: actors compute in fp32, and the outputs of the network get noise as large as the error of this"
+        " format.",
     )
 
     @model_validator(mode="after")

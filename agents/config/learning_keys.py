@@ -40,7 +40,7 @@ def read_reward_scale(value: Any) -> Any:
         below = 2.0 ** math.floor(math.log2(value))
         hint = f"; the nearest are {below:g} and {2 * below:g}"
     raise ValueError(
-        f"must be a power of two such as 0.0625, by which rewards are exact, or {AUTO}, got {value!r}{hint}"
+        f"must be a power of two such as 0.0625, which scales rewards exactly, or {AUTO}, got {value!r}{hint}"
     )
 
 

@@ -38,7 +38,7 @@ class QuantizationAware(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
     format: Annotated[str, AfterValidator(canonical_format)] = Field(
-        description="Of weights and activations in the forward pass; any format."
+        description="The format of weights and activations in the forward pass; any format."
     )
     operands: Annotated[Literal["both", "forward"], BeforeValidator(_operands)] = Field(
         default="both",

@@ -183,14 +183,14 @@ RULES = (
     KeyRule(lambda c: c.perturb and next((k for k in ("policy", "storage", "qat") if getattr(c, k)), None), "perturb",
          "perturb: {c.perturb} is for runs that nothing rounds, got {found}; leave one of them out"),
     KeyRule(lambda c: c.perturb and c.baseline != "none", "perturb",
-            "perturb: {c.perturb} is for runs without a baseline, whose master weights it would not reach, got"
+            "perturb: {c.perturb} is for runs without a baseline, since it does not change master weights, got"
             " baseline: {c.baseline}; leave one of them out"),
     # Several learners.
     KeyRule(lambda c: c.environments % c.learners, "learners",
-         "learners is {c.learners}, and each has as many of the {c.environments} environments; allowed are divisors of"
-         " environments"),
+         "learners is {c.learners}, and each has the same number of the {c.environments} environments; allowed are"
+         " divisors of environments"),
     KeyRule(lambda c: c.learners > 1 and ":" in c.device, "learners",
-         "each of the {c.learners} learners has a GPU of its own, got device: {c.device}; allowed are cpu and cuda,"
+         "each of the {c.learners} learners has its own GPU, got device: {c.device}; allowed are cpu and cuda,"
          " which are cuda:0, cuda:1, ..."),
     KeyRule(lambda c: c.learners == 1 and other_than(c, {"communicate": None, "asynchronous": False}), "learners",
          "{found[0]}: {found[1]} is for several learners, and there is one; leave it out, or set learners"),
@@ -209,12 +209,12 @@ RULES = (
          " after every step"),
     KeyRule(lambda c: c.communicate_every > 1 and " and no ".join(fix for fix in NEED_SINGLE_STEPS if fix in c.fixes),
          "communicate_every",
-         "communicate_every: {c.communicate_every} sums steps, which knows no {found}; leave them out of fixes, or"
+         "communicate_every: {c.communicate_every} sums steps, without {found}; leave them out of fixes, or"
          " exchange after every step"),
     # Errors of values.
     KeyRule(lambda c: EXACT_ERRORS in c.fixes and getattr(c, "atoms", 1) > 1, "fixes",
-         "fixes: exact_errors is for values, and atoms: {c.atoms} learns their distributions, whose loss has no"
-         " difference of values; leave it out, or set atoms: 1"),
+         "fixes: exact_errors is for the error of a value, and atoms: {c.atoms} learns distributions; leave it out, or"
+         " set atoms: 1"),
     KeyRule(lambda c: {EXACT_ERRORS, STOCHASTIC_TARGETS} <= {*c.fixes} and hasattr(c, "tau"), "fixes",
          "fixes: exact_errors rounds no target, which stochastic_targets would round; leave one of them out"),
     # Rewards.
@@ -225,20 +225,20 @@ RULES = (
     KeyRule(lambda c: not c.stores_layers and next((name for name in LAYERS if _is_stored(c, name)), None), "storage",
          "storage.{found} is for sac from states; leave it out"),
     KeyRule(lambda c: _is_stored(c, "compensations") and not _compensates(c), "storage",
-         f"storage.compensations are those of {COMPENSATED_STEPS}; add that to fixes, or leave it out"),
+         f"storage.compensations is for {COMPENSATED_STEPS}; add that to fixes, or leave it out"),
     KeyRule(lambda c: _is_stored(c, "target_compensations") and c.storage.targets is None, "storage",
-         "storage.target_compensations are of what storage.targets loses; give that, or leave it out"),
+         "storage.target_compensations is for the losses of storage.targets; set storage.targets, or leave it out"),
     KeyRule(lambda c: _is_stored(c, "targets") and is_stochastic(c.fixes, "averages"), "storage",
-         "storage.targets takes the place of kahan_momentum, and stochastic_compensation of averages is of that: name"
-         " stochastic_compensation_of_weights alone, and give storage.target_compensations a rounding"),
+         "storage.targets replaces kahan_momentum, which stochastic_compensation of averages is for: name only"
+         " stochastic_compensation_of_weights, and give storage.target_compensations a rounding"),
     KeyRule(lambda c: c.optimizer != "adam" and _is_stored(c, "first_moments"), "storage",
          "storage.first_moments: {c.optimizer} has none; leave it out"),
     KeyRule(lambda c: _is_stored(c, "targets") and getattr(c, "tau", 1) == 1, "storage",
-         "storage.targets are moved by tau; copies, with tau: 1, are kept as weights are: leave it out"),
+         "storage.targets is for targets that tau moves; copies, with tau: 1, are stored like weights: leave it out"),
     KeyRule(lambda c: c.storage and c.storage.weights and c.storage.weights.rounding == STOCHASTIC and _compensates(c),
          "storage",
-         f"storage.weights are rounded stochastically, and {COMPENSATED_STEPS} adds what rounding loses later: leave"
-         " that out of fixes, or round weights to the nearest"),
+         f"storage.weights are rounded stochastically, and {COMPENSATED_STEPS} compensates for rounding to nearest:"
+         " leave that out of fixes, or round weights to nearest"),
     KeyRule(lambda c: c.storage and other_than(c, _PLAIN), "storage",
          "storage is not for runs with {found[0]}, got {found[0]}: {found[1]}; leave one of them out"),
     KeyRule(lambda c: c.storage and complaint(check_fit, c.storage, c.format), "storage", "{found}"),
@@ -264,7 +264,7 @@ RULES = (
     KeyRule(lambda c: c.learners > 1
              and [name for name in ("normalize_observations", "normalize_rewards") if getattr(c, name)],
          "normalize_observations",
-         "{found[0]}: true is for one learner, whose running moments others would not have, got learners:"
+         "{found[0]}: true is for one learner, since others would not have its running moments, got learners:"
          " {c.learners}; leave one of them out"),
     KeyRule(lambda c: c.normalize_rewards and c.clip_rewards, "normalize_rewards",
          "normalize_rewards: true and clip_rewards: true both bound rewards; leave one of them out"),
@@ -286,14 +286,14 @@ RULES = (
          "noise_of is added to actors in fp32: set format: fp32 and engine: simulated, got format: {c.format} and"
          " engine: {c.engine}"),
     KeyRule(lambda c: c.noise_of and c.communicate, "noise_of",
-         "noise_of is added to actors in fp32, whose weights travel so, got communicate: {found}; leave one of them"
-         " out"),
+         "noise_of is added to actors in fp32, which receive weights in fp32, got communicate: {found}; leave one of"
+         " them out"),
     KeyRule(lambda c: c.format not in (found := ENGINE_FORMATS.get(c.engine, (c.format,))) and " or ".join(found),
          "engine",
          "engine: {c.engine} computes in {found}, got format: {c.format}; use one of them, or engine: simulated"),
     KeyRule(lambda c: c.actors and c.environments % c.actors.count, "actors",
-         "actors.count is {c.actors.count}, and each actor has as many of the {c.environments} environments; allowed"
-         " are divisors of environments"),
+         "actors.count is {c.actors.count}, and each actor has the same number of the {c.environments} environments;"
+         " allowed are divisors of environments"),
     KeyRule(lambda c: c.actors and c.learners > 1, "actors",
          "actors serve one learner, got learners: {c.learners}; leave actors or learners out"),
     KeyRule(lambda c: c.actors and c.actors.samples_per_insert not in (None, c.training_intensity), "actors",
@@ -303,7 +303,7 @@ RULES = (
          "actors.importance_weights are of the actions after the first one of a transition, and transitions have one"
          " step; leave it out, or set n_steps (dqn, d4pg) above 1"),
     KeyRule(lambda c: c.actors and c.evaluation == "sampled", "actors",
-         "evaluation: sampled is what acts in training, and each actor has noise of its own; leave it out"),
+         "evaluation: sampled takes the actions of training, and each actor has its own noise; leave it out"),
     KeyRule(lambda c: c.actors and c.random_start, "actors",
          "random_start: {c.random_start} is for environments that step together; actors do not: leave it out"),
     # Another agent that acts.

@@ -72,22 +72,27 @@ class Storage(BaseModel):
     )
     gradients: StoredKey = Field(
         default=None,
-        description="By the results of layers, in the backward pass. A format that saturates hides overflow from"
-        " `compound_loss_scaling`.",
+        description="Gradients by the results of layers, in the backward pass. A format that saturates hides overflow"
+        " from `compound_loss_scaling`.",
     )
-    weight_gradients: StoredKey = Field(default=None, description="By weights and biases, before the optimizer.")
-    first_moments: StoredKey = Field(default=None, description="Of the optimizer.")
-    second_moments: StoredKey = Field(default=None, description="Of the optimizer; with hAdam their roots.")
+    weight_gradients: StoredKey = Field(default=None, description="Gradients by weights and biases.")
+    first_moments: StoredKey = Field(default=None, description="First moments of the optimizer.")
+    second_moments: StoredKey = Field(
+        default=None, description="Second moments of the optimizer; with hAdam, their roots."
+    )
     compensations: StoredKey = Field(
         default=None,
-        description="Of `kahan_gradients`: what weights have lost so far. With it, all networks are compensated.",
+        description="Compensations of `kahan_gradients`: the amounts that weights have lost so far. With this key, all"
+        " networks are compensated.",
     )
     targets: StoredKey = Field(
         default=None,
         description="Weights of target networks. They are moved by one operation, rounded once, which takes the place"
         " of `kahan_momentum`.",
     )
-    target_compensations: StoredKey = Field(default=None, description="What `targets` have lost so far; none: none.")
+    target_compensations: StoredKey = Field(
+        default=None, description="The amounts that `targets` have lost so far; none: no compensation."
+    )
 
     @property
     def formats(self) -> dict[str, Stored]:

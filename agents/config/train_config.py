@@ -60,7 +60,7 @@ def check_policy(policy: Any) -> dict[str, Any]:
     if isinstance(policy, str):
         policy = {"preset": policy}
     if isinstance(policy, dict) and "format" in policy:
-        raise ValueError("policy has no format of its own: set the key format, and formats in rules")
+        raise ValueError("policy takes no format: set the key format, and formats in rules")
     try:
         Policy.parse(policy, "e5m10")  # Any format: the one of the run is another key.
     except FormatError as error:
@@ -130,8 +130,8 @@ class TrainConfig(BaseModel):
     )
     policy: Annotated[dict[str, Any], BeforeValidator(check_policy)] = key(
         {},
-        "Which operations are simulated in `format`, and how: `every-op`, `storage`, `mixed-precision`, a recipe"
-        " such as `fp8-tensorwise`, or a mapping with a preset, settings (rounding, granularity, accumulate,"
+        "The policy, with the operations that are simulated in `format`: `every-op`, `storage`, `mixed-precision`, a"
+        " recipe such as `fp8-tensorwise`, or a mapping with a preset, settings (rounding, granularity, accumulate,"
         " scalars, operands) and rules for operations and roles; see `roundoff.Policy`.",
         KeyRole.ARITHMETIC,
     )

@@ -201,9 +201,7 @@ def make_intake(
         replay = Replay(capacity, *sizes_of_rows, dtype=dtype, device=device, weighed=weighed, planes=planes)
         return StateIntake(replay, fmt, dtype, device)
     if has_importance_weights(config):
-        raise RunError(
-            f"actors.importance_weights are for observations that are numbers; those of {config.task} are images"
-        )
+        raise RunError(f"actors.importance_weights is for vector observations; those of {config.task} are images")
     count, stack = config.environments, sizes.frames  # Images: each environment has a ring of its own.
     channels, *image_size = sizes.observation_shape
     image_shape = (channels // stack, *image_size)  # An observation has the channels of all its images.

@@ -141,9 +141,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         self.keep = keep
         ignored = [name for name, value in (("keep", keep), ("stochastic", stochastic)) if value]
         if ignored and not any(group["kahan"] for group in self.param_groups):
-            raise RunError(
-                f"{ignored[0]} is of compensated steps, of which there are none: set kahan=True, or leave it out"
-            )
+            raise RunError(f"{ignored[0]} is for compensated steps: set kahan=True, or leave it out")
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group of parameters, as every ``torch.optim`` optimizer does."""

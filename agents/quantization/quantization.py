@@ -102,7 +102,7 @@ class Quantization:
         formats = self.policy.formats() if self.policy else [self.weights, self.activations]
         for fmt in formats:
             if fmt is not None and not fmt.fits_in(dtype):
-                raise FormatError(f"{fmt} does not fit in {dtype}, in which the run computes; choose a narrower format")
+                raise FormatError(f"{fmt} does not fit in {dtype}, the dtype of the run; choose a narrower format")
 
     def simulation(self, seed: int) -> Simulation | None:
         """Returns the simulation of the whole inference; None if it is not simulated, or if fp32 rounds nothing."""
@@ -208,6 +208,8 @@ def _checked_operand(fmt: Format | None, operand: str) -> Format | None:
     if fmt is None or axis in ((None, 0) if channels else (None, -1)):
         return fmt
     allowed = (
-        "the axis of a weight is _ax0, its output channel" if channels else "blocks lie along what a product sums over"
+        "the axis of a weight is _ax0, its output channel"
+        if channels
+        else "blocks are along the axis that a product sums over"
     )
     raise FormatError(f"{fmt} cannot quantize {operand}: {allowed}; leave out _ax{axis}")

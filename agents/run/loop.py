@@ -177,7 +177,7 @@ class Run:
                 return Crash(self.state.step, str(not_finite))
             reason = "the policy took a non-finite action in training"
             if not all(bool(part.isfinite().all()) for part in self.agent.observations):
-                reason += f"; its observation is not finite in {self.config.format}, to whose range it does not belong"
+                reason += f"; its observation is not finite in {self.config.format}, as it is outside of the range"
             return Crash(self.state.step, reason)
         return (yield from self._learn(sample)) if sample else None
 

@@ -122,7 +122,7 @@ def _population(runs: Sequence[_OpenRun]) -> Population | None:
     try:
         population = Population([entry.run.learner for entry in runs if isinstance(entry.run, Run)])
     except Exception as error:  # noqa: BLE001  a full disk, a mistake of the compiler's
-        _notify(runs, f"trained alone, since {len(runs)} runs together could not be compiled ({error})")
+        _notify(runs, f"trained one by one, since {len(runs)} runs together could not be compiled ({error})")
         return None
     _notify(runs, f"updates are compiled, of {len(runs)} runs together")
     return population

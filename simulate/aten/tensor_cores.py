@@ -70,7 +70,7 @@ def reason_against(carrier: torch.dtype, device: torch.device) -> str | None:
     if device.type != _DEVICE:
         return "only NVIDIA's GPUs have tensor cores"
     if torch.version.hip is not None:
-        return "how AMD's GPUs add is not known here"
+        return "no model of the additions of AMD's GPUs is known here"
     if carrier is torch.float16 and torch.backends.cuda.matmul.allow_fp16_accumulation:
         return "the program allows sums in float16 (torch.backends.cuda.matmul.allow_fp16_accumulation)"
     capability, needed = _capability(device), _CAPABILITIES[carrier]

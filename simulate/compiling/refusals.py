@@ -95,7 +95,7 @@ def reason_against_tracing(simulation: Simulation, *, rules: bool = False, roles
     if any(watcher.sees_numbers for watcher in simulation.watchers):
         return "an observing simulation looks at numbers, which a traced program does not have"
     if policy.settings("accumulate"):
-        return "rounded accumulation has loops of its own"
+        return "rounded accumulation runs its own loops"
     if Granularity.PRIMITIVE in policy.settings("granularity"):
         return "primitive granularity takes operations apart below autograd, which cannot be traced"
     scalars = Scalars.ROUNDED in policy.settings("scalars")

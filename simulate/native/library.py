@@ -242,7 +242,7 @@ def _begin(loaded: Any) -> None:
     plain_keys = torch._C._dispatch_keys(tensor).raw_repr()  # noqa: SLF001
     loaded.classes(id(torch.Tensor), id(torch.nn.Parameter), id(tensor))
     if not loaded.start(*columns, count, plain_keys, _take_computed):
-        raise BuildError("PyTorch has kernels of its own where they would stand")
+        raise BuildError("PyTorch already has kernels at their place")
     loaded.suspendable(_suspendable)  # the state from before it was loaded
     if _reads_are_told:
         loaded.tell_reads()

@@ -183,7 +183,7 @@ def damaged(runs, folder):
         (of_another_agent, "int8", "p.onnx", "holds the weights of another algorithm, task or size"),
         (damaged, "int8", "p.onnx", "config.json: lr: "),
         (lambda runs, _: runs / "ppo", "int77", "p.onnx", "int77"),
-        (lambda runs, _: runs / "ppo", "fp64", "p.onnx", "does not hold those of fp64"),
+        (lambda runs, _: runs / "ppo", "fp64", "p.onnx", "cannot represent all values of fp64"),
         (lambda runs, _: runs / "ppo", "int8", "p.tflite", "a policy is exported as *.onnx or *.h"),
         (lambda runs, _: runs / "ppo", "int8", "p", "a policy is exported as *.onnx or *.h"),
         (lambda runs, _: runs / "ppo", "mxfp4", "p.h", "a C header holds weights of fp32"),

@@ -508,11 +508,11 @@ def test_each_learner_has_its_share():
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"learners": 3}, "learners is 3, and each has as many of the 4 environments; allowed are divisors"),
+        ({"learners": 3}, "learners is 3, and each has the same number of the 4 environments; allowed are divisors"),
         ({"learners": 1}, "communicate: e5m2 is for several learners"),
         ({"communicate": "e5m99"}, "e5m99"),
         ({"asynchronous": True}, "asynchronous learners share memory: leave it out"),
-        ({"device": "cuda:1"}, "each of the 2 learners has a GPU of its own, got device: cuda:1"),
+        ({"device": "cuda:1"}, "each of the 2 learners has its own GPU, got device: cuda:1"),
         ({"communicate_every": 2}, "is for asynchronous learners"),
         ({"communicate": None, "asynchronous": True, "communicate_every": 2}, "no compound_loss_scaling and no kahan"),
         (

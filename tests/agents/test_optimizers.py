@@ -136,7 +136,7 @@ def steps_in_half(optimizer, gradient, scale=1.0, steps=3, **options):
 @pytest.mark.parametrize("given", [{"keep": torch.round}, {"stochastic": True}])
 def test_what_is_of_compensated_steps_is_refused_without_them(given):
     weights = [torch.ones(2, requires_grad=True)]
-    with pytest.raises(RunError, match=f"{next(iter(given))} is of compensated steps, of which there are none"):
+    with pytest.raises(RunError, match=f"{next(iter(given))} is for compensated steps"):
         HAdam(weights, **given)
     HAdam([{"params": weights, "kahan": True}], **given)
 

@@ -204,7 +204,7 @@ def test_a_compiler_that_fails(tmp_path, monkeypatch):
     with monkeypatch.context() as failing:
         no_compiler(failing, traced=1)
         outcomes = dict(train_together(jobs(tmp_path / "together", runs, on_notice=notices.append), compiled=True))
-    assert notices[0].startswith("trained alone, since 2 runs together could not be compiled ([Errno 28]")
+    assert notices[0].startswith("trained one by one, since 2 runs together could not be compiled ([Errno 28]")
     assert outcomes == trained_alone(tmp_path / "alone", runs)
     assert bytes_of(tmp_path / "together", 2) == bytes_of(tmp_path / "alone", 2)
 

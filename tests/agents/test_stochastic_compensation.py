@@ -252,7 +252,7 @@ def test_equal_selections_are_equal(fixes, parsed):
         ({"fixes": ["all", "stochastic_compensations"]}, "did you mean"),
         (
             {"fixes": ["all", "stochastic_compensation"], "format": "e5m10", "storage": {"targets": "e4m3"}},
-            "storage.targets takes the place of kahan_momentum",
+            "storage.targets replaces kahan_momentum",
         ),
     ],
 )

@@ -307,7 +307,7 @@ def test_a_config_says_no_more_than_it_was_given():
         ({"storage": {"weights": {"format": "e5m2", "rounding": "sideways"}}}, "rounding"),
         ({"storage": {"weights": "e5m30"}}, "storage.weights: e5m30 is not for an agent in e5m10"),
         ({"algorithm": "td3"}, "storage.activations is for sac from states; leave it out"),
-        ({"storage": {"compensations": "e5m2"}}, "storage.compensations are those of kahan_gradients"),
+        ({"storage": {"compensations": "e5m2"}}, "storage.compensations is for kahan_gradients"),
         ({"storage": {"target_compensations": "e5m2"}}, "what storage.targets loses; give that"),
         ({"fixes": "all"}, "leave that out of fixes, or round weights to the nearest"),
         ({"baseline": "amp", "fixes": "none"}, "storage is not for runs with baseline, got baseline: amp"),

@@ -306,7 +306,7 @@ def test_a_crash_says_that_the_observation_was_beyond_the_format(tmp_path, monke
     monkeypatch.setattr(StateIntake, "perceive", lambda self, observations: perceive(self, observations * 0 + 1e5))
     result = train(config(format="e5m10"), tmp_path)
     assert result.status == "crashed"
-    assert result.crash.reason.endswith("its observation is not finite in e5m10, to whose range it does not belong")
+    assert result.crash.reason.endswith("its observation is not finite in e5m10, as it is outside of the range")
 
 
 def test_a_non_finite_action_in_evaluation_is_a_crash(tmp_path, monkeypatch):

@@ -31,7 +31,7 @@ class DrQConfig(SACConfig):
              "observations: pixels is for tasks of the control suite, got task: {c.task}; set observations: states, or"
              " choose another task"),
         KeyRule(lambda c: c.keep_networks, "observations",
-             "keep_networks keeps networks whose values are compared on states, got keep_networks: True with"
+             "keep_networks compares the values of networks on states, got keep_networks: True with"
              " observations: pixels; set observations: states, or leave keep_networks out"),
         KeyRule(lambda c: c.image_size < _SMALLEST_IMAGE, "image_size",
              f"image_size must be at least {_SMALLEST_IMAGE}, for the four convolutions to leave a pixel, got"

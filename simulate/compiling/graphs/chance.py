@@ -144,7 +144,7 @@ def _draws(node: Node) -> bool:
         return False
     if node.kwargs.get("generator") is not None:
         raise FormatError(
-            "the step draws random numbers from a generator of its own, which a program cannot; draw them outside, and"
+            "the step draws random numbers from its own generator, which a program cannot; draw them outside, and"
             " pass them as arguments, or leave the generator to PyTorch (torch.manual_seed)"
         )
     return True

@@ -181,7 +181,7 @@ def test_what_is_no_message_is_refused():
 
 def test_what_cannot_be_packed_or_computed_is_refused_with_one_message():
     policy = perceptron([3, 4, 2])
-    with pytest.raises(RunError, match="does not hold those of fp64"):
+    with pytest.raises(RunError, match="cannot represent all values of fp64"):
         PackedPolicy.of(policy, "fp64")
     with pytest.raises(FormatError, match="int99"):
         PackedPolicy.of(policy, "int99")

@@ -140,7 +140,7 @@ def test_in_what_weights_travel_is_part_of_a_run_where_it_is_said():
     config = TrainConfig(actors={"count": 2, "communicate": "fp16", "format": "fp32"}, **D4PG)
     assert config.as_json()["actors"]["communicate"] == "e5m10"
     assert TrainConfig(**config.as_json()) == config
-    with pytest.raises(ValueError, match="whose weights travel so, got communicate"):
+    with pytest.raises(ValueError, match="which receive weights in fp32, got communicate"):
         TrainConfig(actors={"format": "fp32", "noise_of": "int8", "communicate": "fp16"}, **D4PG)
     with pytest.raises(ValueError, match=r"actors\.communicate"):
         TrainConfig(actors={"communicate": "no such"}, **D4PG)
