@@ -101,10 +101,10 @@ def read_keys_under(name: str, model: type[BaseModel], value: Any) -> Any:
         raise ValueError(f"the keys of {name} are names, got {value!r}") from None
 
 
-def plain_data(name: str, value: Any) -> Any:
+def plain_data(name: str, value: Any, *, allow_nan: bool = False) -> Any:
     """Returns a value as JSON data, equal for equal values in any order; raises ValueError for anything else."""
     try:
-        return json.loads(json.dumps(value, sort_keys=True, allow_nan=False))
+        return json.loads(json.dumps(value, sort_keys=True, allow_nan=allow_nan))
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{name} takes finite numbers, text, truth values, null, lists and mappings: {error}"

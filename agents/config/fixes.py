@@ -97,7 +97,7 @@ def _combine_parts(names: list[str]) -> list[str]:
             other = next(name for name in PARTS_OF_FIXES if not name.endswith(part))
             raise ValueError(
                 f"stochastic_compensation of {part} changes how {fix} rounds, which is not there: add {fix}, or"
-                f" name {other} alone"
+                f" name only {other}"
             )
     if set(PARTS_OF_FIXES) <= set(names):  # All parts are the fix itself.
         return [*(name for name in names if name not in PARTS_OF_FIXES), "stochastic_compensation"]

@@ -84,7 +84,7 @@ def read_sampler_learner(value: Any) -> Any:
         return value
     if shared := [name for name in value if name in SHARED]:
         raise ValueError(f"sampler_learner: {shared[0]} is a key of the run, which both agents share; leave it out")
-    return plain_data("sampler_learner", value)
+    return plain_data("sampler_learner", value, allow_nan=True)  # Each key then refuses its NaN.
 
 
 class OptimizerKeys(TrainConfig):

@@ -273,7 +273,7 @@ def test_the_papers_sizes():
         ({"weight_standardization": "none"}, ["weight_standardization is about", "leave weight_standardization out"]),
         ({"observations": "images"}, ["'states' or 'pixels'"]),
         ({"observations": "pixels", "image_size": 14}, ["at least 15", "got 14"]),
-        ({"observations": "pixels", "keep_networks": True}, ["keep_networks keeps", "observations: states"]),
+        ({"observations": "pixels", "keep_networks": True}, ["keep_networks compares", "observations: states"]),
         ({"observations": "pixels", "replay_capacity": 3}, ["replay_capacity counts images", "= 4, got 3"]),
         ({"observations": "pixels", "weight_standardization": True}, ["'none', 'units' or 'matrix'"]),
         ({"observations": "pixels", "feature_limit": 0}, ["greater than 0"]),

@@ -76,5 +76,5 @@ def test_it_is_played_again_when_a_policy_is_quantized(tmp_path, algorithm):
 def test_it_has_a_name_of_its_own_and_is_not_for_actors():
     assert "evaluation" not in config("sac").as_json()
     assert config("sac", evaluation="sampled").as_json()["evaluation"] == "sampled"
-    with pytest.raises(ValueError, match="evaluation: sampled is what acts in training, and each actor has noise"):
+    with pytest.raises(ValueError, match="evaluation: sampled takes the actions of training, and each actor has"):
         config("td3", evaluation="sampled", actors={"count": 2})

@@ -88,7 +88,7 @@ def test_its_actions_end_the_run_and_the_crash_says_whose_they_were(tmp_path):
         ({"sampler_learner": {"formt": "fp32"}}, "sampler_learner: formt"),
         ({"sampler_learner": {"format": "e5"}}, "sampler_learner: format: "),
         ({"sampler_learner": "fp32"}, "dictionary"),
-        ({"sampler_learner": {"lr": object()}}, "its values are plain data"),
+        ({"sampler_learner": {"lr": object()}}, "sampler_learner takes finite numbers, text"),
         ({"sampler_learner": {"lr": math.nan}}, "sampler_learner: lr: Input should be a finite number"),
         ({"sampler_learner": {}, "learners": 2, "environments": 2}, "is for runs without learners, got learners: 2"),
         ({"sampler_learner": {}, "evaluation": "sampled"}, "is for runs without evaluation"),

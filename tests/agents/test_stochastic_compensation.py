@@ -243,7 +243,7 @@ def test_equal_selections_are_equal(fixes, parsed):
     ("keys", "message"),
     [
         ({"fixes": ["stochastic_compensation"]}, "of weights changes how kahan_gradients rounds, which is not there"),
-        ({"fixes": ["kahan_gradients", "stochastic_compensation"]}, "name stochastic_compensation_of_weights alone"),
+        ({"fixes": ["kahan_gradients", "stochastic_compensation"]}, "name only stochastic_compensation_of_weights"),
         (
             {"fixes": ["all", "stochastic_compensation", "stochastic_compensation_of_weights"]},
             'is part of "stochastic_compensation", which is named, too',

@@ -128,7 +128,7 @@ def test_a_program_that_trains_beside_a_mask_has_no_birth(mask, optimizer):
         assert weighted(p, MASKS[mask]).isfinite().item()
     report = simulation.report()
     assert report.birth is None
-    assert ("as the program gave it" in str(report)) == (mask != "no mask")
+    assert ("as passed in by the program" in str(report)) == (mask != "no mask")
 
 
 def test_a_mask_that_does_harm_is_the_birth():
