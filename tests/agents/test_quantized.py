@@ -63,7 +63,7 @@ class TestGrammar:
     @pytest.mark.parametrize(
         ("given", "why"),
         [
-            ("int8_ax1", "_ax0"), ("mxfp4_ax0", "along the axis that a product sums over"), ("nonsense", "unknown format"),
+            ("int8_ax1", "_ax0"), ("mxfp4_ax0", "a product sums over"), ("nonsense", "unknown format"),
             ({}, "mapping"), (8, "such as fp16"), ({"rounding": "up"}, "format"), ("{weights", "JSON"),
         ],
     )  # fmt: skip

@@ -246,7 +246,7 @@ def test_equal_selections_are_equal(fixes, parsed):
         ({"fixes": ["kahan_gradients", "stochastic_compensation"]}, "name only stochastic_compensation_of_weights"),
         (
             {"fixes": ["all", "stochastic_compensation", "stochastic_compensation_of_weights"]},
-            'is part of "stochastic_compensation", which is named, too',
+            'is part of "stochastic_compensation", which is also named',
         ),
         ({"fixes": ["all", "hadam"]}, "is named twice"),
         ({"fixes": ["all", "stochastic_compensations"]}, "did you mean"),
