@@ -102,8 +102,8 @@ def register(
             raise FormatError(f"a name of a format is in lower case, without space around it, got {alias!r}")
         if not beginnings and str(fmt) not in aliases:
             raise FormatError(
-                f"{fmt!r} goes by its text, {str(fmt)!r}, into compiled programs and other processes: register it by"
-                " that name, too"
+                f"{fmt!r} is passed as its text, {str(fmt)!r}, to compiled programs and other processes: also"
+                " register it by that name"
             )
         alias_owner, _ = _parse_name(alias, alias)
         if alias_owner is not None and _key(type(alias_owner)) != _key(kind):

@@ -89,8 +89,8 @@ def steps(operation: HigherOrderOperator) -> Callable[..., Any]:
     kernel = operation.py_kernels.get(DispatchKey.CompositeExplicitAutograd)
     if name not in _PLAIN or not callable(kernel):
         raise FormatError(
-            f"{name} calls functions that a simulation does not see, and cannot be simulated; leave it out of the"
-            " simulation, or run what it does without it"
+            f"{name} calls functions that a simulation does not see, and cannot be simulated; call it outside of the"
+            " simulation, or compute the same with other operations"
         )
     return kernel
 

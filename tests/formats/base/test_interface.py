@@ -259,7 +259,7 @@ def test_a_taken_name_is_refused(name):
 @pytest.mark.parametrize(
     ("aliases", "message"),
     [
-        ({"short": Least("long_name", 1)}, "goes by its text, 'long_name', .* register it by that name, too"),
+        ({"short": Least("long_name", 1)}, "is passed as its text, 'long_name', .*also register it by that name"),
         ({"Upper": Least("Upper", 1)}, "in lower case"),
         ({"half": Format.parse("fp16")}, "must name a format of the class Least"),
     ],
