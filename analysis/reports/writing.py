@@ -19,6 +19,7 @@ from ..figures.degradation import are_floats, degradation_table
 from ..figures.magnitudes import magnitudes_table
 from ..figures.pareto import pareto_figure_table
 from ..figures.profiles import profiles_table
+from ..plot import inline_svg
 from ..runs.experiment import Experiment, read_experiment
 from ..runs.files import make_folder, replace_file
 from ..statistics.equivalence import MARGIN
@@ -29,7 +30,6 @@ from ..tables.run_table import first_failures
 from ..tables.summary import REFERENCE, ended, summarize
 from ..tables.wording import plural, tick
 from . import tables
-from .figures import figure
 from .markup import Safe, definitions, element, join
 from .page import page
 from .provenance import environment, numerics, recipe, settings, sources
@@ -37,6 +37,39 @@ from .provenance import environment, numerics, recipe, settings, sources
 _FEW = 10  # runs; with fewer, the bootstrap's intervals are clearly too narrow
 _LAST = 0.1  # share of training
 _COLUMNS = ["id", "step", "q", "episode_return"]
+_CAPTIONS = {
+    "degradation": (
+        "{m.title} against significand bits\n"
+        "Mean {m.name} over seeds against significand bits, with 95\u2009% stratified bootstrap intervals (bands)."
+        " Each dot is a run, next to its mean."
+    ),
+    "comparison": (
+        "{m.title} by condition\n"
+        "Mean {m.name} over seeds, 95\u2009% bootstrap interval (bar), and every run; crosses are crashed runs"
+        " ({m.scored})."
+    ),
+    "settings": (
+        "{m.title} against {row.setting}\n"
+        "Mean {m.name} over seeds against {row.setting}, with 95\u2009% bootstrap intervals. Each dot is a run."
+    ),
+    "pareto": (
+        "{m.title} against {row.label}\n"
+        "Mean {m.name} over seeds with its 95\u2009% interval against {row.label}. The line is the Pareto front: no"
+        " point costs less and scores more than those on it. Filled points were shown to be equivalent to fp32 within"
+        " the margin, which is the band."
+    ),
+    "curves": (
+        "Learning curves\n"
+        "Mean {m.name} over seeds {when}, with 95\u2009% bootstrap intervals. A crashed run {counts} from its crash on,"
+        " where it has a cross; runs that have not ended are drawn as far as they are."
+    ),
+    "profiles": ("Score distributions\nShare of runs that {better} \u03c4 (performance profile): higher is better."),
+    "gradients": (
+        "Magnitudes of results\n"
+        "The distribution of nonzero results over magnitudes, in the last interval between evaluations."
+    ),
+}
+"""A line of title and one of caption by the name of the figure, up to a hyphen."""
 
 
 def report(
@@ -69,9 +102,9 @@ def report(
         "What breaks first": _crashes(experiment),
         "Returns" if experiment.metric.of_agents else "Scores": scores,
         "Bits needed": _needed(experiment, needed, margin),
-        "Learning curves": figure("curves", curves_table(experiment), experiment.metric),
+        "Learning curves": _figure("curves", curves_table(experiment), experiment.metric),
         "Against fp32": _against(against, experiment),
-        "Score distributions": figure("profiles", profiles_table(experiment), experiment.metric),
+        "Score distributions": _figure("profiles", profiles_table(experiment), experiment.metric),
         "Numerics": _numerics(experiment, warnings),
         "Settings": _settings(experiment),
         "Environment": [definitions(environment(experiment))],
@@ -100,6 +133,21 @@ def report(
         make_folder(target.parent)
     written = replace_file(target, page(f"{experiment.name}: report", content).encode())
     return written, tuple(warnings)
+
+
+def _figure(name: str, table: pd.DataFrame | None, metric: Metric) -> list[Safe]:
+    """Draws a figure from its table in :mod:`..figures`, with a caption; nothing without a row."""
+    if table is None or table.empty:
+        return []
+    words = {
+        "when": "at each evaluation" if metric.of_agents else "as logged",
+        "counts": "has no score" if metric.crash is None else f"counts as {metric.crash:g}",
+        "better": "return more than" if metric.of_agents else f"have {metric.name} {metric.better}",
+    }
+    lines = _CAPTIONS[name.partition("-")[0]].split("\n")
+    title, caption = (line.format(m=metric, row=table.iloc[0], **words) for line in lines)
+    svg = inline_svg(name, table, f"{title}. Arrow keys read out the values.", metric)
+    return [element("figure", Safe(svg), element("figcaption", caption))]
 
 
 def _head(experiment: Experiment) -> Safe:
@@ -192,12 +240,12 @@ def _scores(experiment: Experiment, summary: pd.DataFrame) -> list[Safe]:
     marks = degradation_table(experiment, scored)
     several_widths = len(set(marks.loc[marks["format"] != REFERENCE, "significand_bits"])) > 1
     if len(marks) and floats and (several_widths or not experiment.conditions.keys):
-        parts += figure("degradation", marks, experiment.metric)
-    parts += figure("settings", settings_table(experiment, scored, []), experiment.metric)
+        parts += _figure("degradation", marks, experiment.metric)
+    parts += _figure("settings", settings_table(experiment, scored, []), experiment.metric)
     if experiment.conditions.keys or not floats:
-        parts += figure("comparison", comparison_table(experiment, scored), experiment.metric)
+        parts += _figure("comparison", comparison_table(experiment, scored), experiment.metric)
     for kind in ("bytes", "bops"):
-        parts += figure(f"pareto-{kind}", pareto_figure_table(experiment, kind), experiment.metric)
+        parts += _figure(f"pareto-{kind}", pareto_figure_table(experiment, kind), experiment.metric)
     return parts
 
 
@@ -238,7 +286,7 @@ def _numerics(experiment: Experiment, warnings: list[str]) -> list[Safe]:
     counts = numerics(experiment, warnings)
     parts = [tables.numerics_table(counts)] if len(counts) else []
     if len(experiment.exponents):
-        parts += figure("gradients", magnitudes_table(experiment), experiment.metric)
+        parts += _figure("gradients", magnitudes_table(experiment), experiment.metric)
     return parts
 
 

@@ -36,10 +36,9 @@ from . import (
     activations,
     attention,
     batch_norm,
-    foreach,
+    lists,
     losses,
     normalisation,
-    optimizers,
     pooling,
     recurrent,
     reductions,
@@ -102,7 +101,7 @@ def _fill(target: Tensor, value: Tensor) -> None:
 
 
 _SUBJECTS = (
-    activations, attention, batch_norm, foreach, losses, normalisation, optimizers, pooling, recurrent, reductions,
+    activations, attention, batch_norm, lists, losses, normalisation, pooling, recurrent, reductions,
     scaled_products, transformer,
 )  # fmt: skip
 

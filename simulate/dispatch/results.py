@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from ...formats import Format, FormatError, RandomBits, Rounding, round
 from ...formats.base.memory import is_dense
 from ...formats.base.modes import WORD_BITS
-from ...formats.lists import round_list
+from ...formats.rounding import round_list
 from ..aten.wrappers import has_memory, is_shape, parts
 from ..operands.rounding import Rounder
 from ..policy.policy import Policy

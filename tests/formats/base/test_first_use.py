@@ -10,7 +10,7 @@ from devices import memory_as_a_device
 from tensor_roundings import by_operations
 
 from roundoff import simulate
-from roundoff.formats import Format, FormatError, RandomBits, Rounding, lists, round
+from roundoff.formats import Format, FormatError, RandomBits, Rounding, round, rounding
 from roundoff.formats.base import family, first_use
 from roundoff.formats.base.first_use import KernelWarning, sample_numbers, tried_kinds
 
@@ -19,7 +19,7 @@ from roundoff.formats.base.first_use import KernelWarning, sample_numbers, tried
 def device(monkeypatch):
     """The CPU's memory as that of a device with kernels, of which nothing was tried yet."""
     memory_as_a_device(monkeypatch)
-    monkeypatch.setattr(lists, "has_kernels", lambda _: True)
+    monkeypatch.setattr(rounding, "has_kernels", lambda _: True)
     monkeypatch.setattr(first_use, "_tried", {})
 
 
@@ -152,7 +152,7 @@ def test_lists_are_tried_apart(monkeypatch):
     tensors = [numbers(1, 50), numbers(2, 7)]
     expected = [right_bits(x.clone(), "e5m10") for x in tensors]
     with pytest.warns(KernelWarning, match="listed"):
-        lists.round_list(tensors, fmt)
+        rounding.round_list(tensors, fmt)
     assert ran == [2]
     assert all(same_bits(x, y) for x, y in zip(tensors, expected, strict=True))
 

@@ -11,7 +11,7 @@ from roundoff.formats.base import family, memory
 from roundoff.formats.base.family import Family
 from roundoff.formats.base.names import FAMILIES
 from roundoff.formats.base.on_device import number_on, table_on, where
-from roundoff.formats.lists import round_list
+from roundoff.formats.rounding import round_list
 
 NAMES = sorted({name for family in FAMILIES.values() for name in family.shown})
 
