@@ -295,7 +295,7 @@ def format_table(table: pd.DataFrame, kind: str) -> str:
     """Writes a table of texts as the content of a file.
 
     Args:
-        table: from :func:`printed`.
+        table: from :func:`summary_text`.
         kind: ``md``; or ``tex``, for the package ``booktabs``.
     """
     if kind == "md":

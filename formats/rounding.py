@@ -99,7 +99,7 @@ def round(
     if isinstance(format, (list, tuple)):  # A format for each row.
         return _round_rows(x, format, rounding, overflow, random, backend)
     if torch.compiler.is_compiling() and backend == "native":
-        return as_operator(x, format, rounding, overflow, random)  # type: ignore[arg-type]  # sequences are materialized above
+        return as_operator(x, format, rounding, overflow, random)  # type: ignore[arg-type]  # sequences of formats have returned above
     fmt = Format.parse(format)  # type: ignore[arg-type]  # parse refuses other types with its own message
     rounding, overflow = check_choices(rounding, overflow, random)
     check_roundable(x, fmt)

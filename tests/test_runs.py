@@ -91,3 +91,8 @@ def test_what_a_learner_saved_last_stays_when_it_makes_room(tmp_path):
     files.room_for_checkpoint_of(2, 90).touch()
     assert files.room_for_checkpoint_of(1, 1100) == tmp_path / "learners" / "1-1100.pt"
     assert {path.name for path in files.learners.iterdir()} == {"1-1000.pt", "2-90.pt"}
+    # Killed after it saved 1100, and before the leader did; the continued run saves 1100 again.
+    files.checkpoint_of(1, 1100).touch()
+    files.forget_checkpoints_after(1, 1000)
+    files.room_for_checkpoint_of(1, 1100)
+    assert files.checkpoint_of(1, 1000).exists()

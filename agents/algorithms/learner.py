@@ -37,6 +37,7 @@ class Learner(Acting, ABC):
         draws: the purposes of an update's random bits, in order, at most six: its parts by name, and sections within a
             part (:meth:`draw`). Bits depend on the name's place here, not on the number of earlier draws.
         parts: the parts of an update, in order.
+        compiled: the compiled program that takes the place of :meth:`compute`; None: parts run eagerly.
     """
 
     draws: ClassVar[tuple[str, ...]] = ("critic", "critic_step", "actor", "actor_step", "targets")
@@ -186,7 +187,7 @@ class Learner(Acting, ABC):
 
     @property
     def scale_of_outputs(self) -> float:
-        """The factor of the outputs of critics, but not of their gradients."""
+        """The factor by which critics' outputs are multiplied; gradients of outputs are not."""
         return self.reward_scale
 
     @property
@@ -209,9 +210,9 @@ class Learner(Acting, ABC):
         return add_product(rewards, discounts, following, self.numbers["discount"])
 
     @in_role(Role.AVERAGES)
-    def update_averages(self, of: dict[str, str]) -> None:
+    def update_averages(self, networks: dict[str, str]) -> None:
         """Moves slow copies a step towards their networks, given as ``{average: network}``."""
-        for average, network in of.items():
+        for average, network in networks.items():
             self.averages[average].update_(self.optimizers[network].parameters)
             self._coerced(self.averages[average].average)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..config.storage import Storage
 
 
-class _Passing(torch.autograd.Function):
+class _StoreBothWays(torch.autograd.Function):
     """Keeps forward values in one format, and backward values in another."""
 
     @staticmethod
@@ -30,7 +30,7 @@ class _Passing(torch.autograd.Function):
 @final
 @dataclass(frozen=True)
 class StoredLayers:
-    """The storage between the layers of a network, for operands of its products, forward and backward.
+    """The formats in which a network stores the operands of its products, and their gradients, between its layers.
 
     Gradients pass straight through the rounding of their values. Values are stored after the bias and the activation
     function.
@@ -51,13 +51,13 @@ class StoredLayers:
         return cls(*(stored and Kept.of(stored) for stored in (storage.activations, storage.gradients)))
 
     def multiplied(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns the operand of the next layer's product."""
-        operand: torch.Tensor = _Passing.apply(x, self.activations, self.gradients)  # type: ignore[no-untyped-call]
+        """Stores ``x``, the input of a layer, in the forward format; its gradient is stored in the backward format."""
+        operand: torch.Tensor = _StoreBothWays.apply(x, self.activations, self.gradients)  # type: ignore[no-untyped-call]
         return operand
 
     def result(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns the last layer's result, which is not multiplied here; its gradient is."""
+        """Returns the network's output unrounded, since no layer multiplies it; its gradient is stored."""
         if self.gradients is None:
             return x
-        result: torch.Tensor = _Passing.apply(x, None, self.gradients)  # type: ignore[no-untyped-call]
+        result: torch.Tensor = _StoreBothWays.apply(x, None, self.gradients)  # type: ignore[no-untyped-call]
         return result

@@ -112,7 +112,7 @@ class NetworkOptimizer:
             betas = (config.adam_beta1, config.adam_beta2)
             self.optimizer = (HAdam if roots else Adam)([self.parameters], betas=betas, **options)
         # Formats without infinities saturate: their largest number also represents overflow.
-        scaled = [keep.format for storage_key, keep in self._storage.items() if storage_key in _SCALED]
+        scaled = [keep.format for name, keep in self._storage.items() if name in _SCALED]
         narrow = [fmt for fmt in scaled if not round(torch.tensor(math.inf), fmt).isinf()]
         largest = min(fmt.max for fmt in (format, *narrow) if fmt.max is not None)
         self.scaler: DynamicLossScale | None = None

@@ -99,6 +99,7 @@ class Run:
                 self.state.begin()
             elif not self.learners.leads:
                 self._resume(self.files.checkpoint_of(self.learners.rank, step))
+                self.files.forget_checkpoints_after(self.learners.rank, step)
         self._be_quantized()
         self.learners.join(self.learner.optimizers, self.state.step)
         self._first_step = self.state.step

@@ -111,7 +111,7 @@ def probability_of_improvement(
 
 
 def match_runs(x: Sequence[Mapping[Any, float]], y: Sequence[Mapping[Any, float]]) -> MatchedRuns:
-    """Pairs runs of equal seed if every task has two or more shared seeds; else keeps all runs, unpaired.
+    """Pairs runs of equal seed if each task has two shared seeds, or one if a side has one run; else keeps all runs.
 
     Args:
         x: for each task, finite scores by seed, at least one.
@@ -135,7 +135,7 @@ def difference(x: Sequence[Mapping[Any, float]], y: Sequence[Mapping[Any, float]
         y: the same of the other condition, tasks in the same order.
 
     Returns:
-        The difference: of pairs, or of all runs of either by Welch's test; see :func:`matched`.
+        The difference: of pairs, or of all runs of either by Welch's test; see :func:`match_runs`.
     """
     sides = match_runs(x, y)
     mean = sides.contrast()

@@ -89,7 +89,7 @@ def summarize(experiment: Experiment) -> pd.DataFrame:
     ``crashed``, ``failed`` (runs that failed, and have no score), ``mean``, ``std`` (over runs, n - 1; for task ``all``
     the mean of the tasks', as the paper aggregates), ``iqm``, ``ci_low`` and ``ci_high`` (95 %, stratified bootstrap),
     ``min``, ``max``, ``drop`` (how much worse this mean is than fp32's under the same condition, or the only one
-    that fp32 is run under: fp32 minus this, or this minus fp32 if less is better). Ordered by :func:`in_order`.
+    that fp32 is run under: fp32 minus this, or this minus fp32 if less is better). Ordered by :func:`sort_rows`.
 
     Crashed runs without a score (see :class:`~roundoff.runs.metric.Metric`) count only in ``n`` and ``crashed``; a
     mean over nothing is NaN.

@@ -1,4 +1,4 @@
-"""Codes as they come in: integers of any width, or torch's own types of small floats, which are codes in bytes."""
+"""Codes in tensors: integers of any width, or torch's own types of small floats, which hold codes in bytes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def integer_codes(
     if codes.dtype.is_floating_point or codes.dtype.is_complex or codes.dtype == torch.bool:
         raise FormatError(f"codes of {owner} are integers{also}, got {codes.dtype}: encode numbers first")
     wide, code_bits = codes.to(torch.int64), torch.iinfo(codes.dtype).bits
-    if bits >= 63:  # Every int64 is a code.
+    if bits == 64:  # Every int64 is a code.
         return wide
     # A type of just this width cannot hold other integers. The check reads the values, which fake tensors lack.
     if code_bits != bits and wide.numel() and not (torch.compiler.is_compiling() or is_virtual(wide) or wide.is_meta):
@@ -79,7 +79,7 @@ def stored_codes(owner: Format, codes: Any, kind: type[_Stored]) -> _Stored:
     if isinstance(codes, tuple) and len(codes) == len(fields):
         return kind(*codes)
     raise FormatError(
-        f"codes of {owner} are {kind.__name__}({', '.join(fields)}) as of encode, got a {type(codes).__name__}"
+        f"codes of {owner} are {kind.__name__}({', '.join(fields)}) as from encode, got a {type(codes).__name__}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Numba's compiler without work that changes nothing: the same machine code in a quarter of the time.
+"""Makes numba compile in a quarter of the time, to the same machine code, by leaving out work that changes nothing.
 
 A loop of many small functions takes seconds to compile, mostly for the following steps, which are left
 out while :func:`quick_numba` is on:
@@ -63,8 +63,9 @@ class _Readings:
     def of(self, worker: Any, function: Any) -> Any:
         key = function, worker.flags.error_model
         read = self._read.pop(key, None) or worker.run_untyped_passes(function)
-        worker.flags.enable_ssa = False  # as reading sets it for the caller; it becomes part of its name
-        self._read[key] = read  # as the last one
+        # Reading does this to the caller's flags, which are part of its name: also when nothing is read.
+        worker.flags.enable_ssa = False
+        self._read[key] = read  # At the end: the order is by the latest use.
         while len(self._read) > self.MOST:
             del self._read[next(iter(self._read))]  # The least recent one.
         copied = copy.copy(read)
@@ -112,7 +113,7 @@ _NO_COPIES = SimpleNamespace(deepcopy=lambda block: block, copy=copy.copy)
 
 
 def _inline(self: Any, caller: Any, block: Any, place: int, function: Any, types: Any = None) -> Any:
-    """Inlines as numba does; other callers of ``inline_ir`` keep their arguments, and need its copies."""
+    """Inlines as numba does, without its copies, since what it reads is a copy; other callers still copy."""
     read = _readings.of(self, function)
     with patch.object(inline_closurecall, "copy", _NO_COPIES):
         return self.inline_ir(caller, block, place, read, function.__code__.co_freevars, arg_typs=types)
@@ -133,7 +134,7 @@ def _post_process_with(process_all: Any) -> Any:
 
 
 class _Names:
-    """The names of the variables of each block: a rewritten block has them of the one it was made of, or fewer."""
+    """The names of the variables of each block; a rewritten block has those of its original, or fewer."""
 
     def __init__(self) -> None:
         self._names: dict[int, tuple[Any, set[str]]] = {}  # by identity, with the block, so that it stays alive

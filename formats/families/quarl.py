@@ -35,9 +35,9 @@ class QuarlFormat(Family):
     bits, as in the paper's Figure 7.
 
     NaN or infinity in a tensor or channel makes all of it NaN. Zeros become +0, where the authors' 0 / 0 is NaN.
-    Constant tensors do not change. d is never below 2^-126. A value near the carrier's largest may overflow to
-    infinity. Rounding twice may differ from rounding once, since the first changes the minimum and maximum. Modes other
-    than nearest-even choose between the two multiples next to x.
+    Constant tensors of 2^(width - 127) or more in size do not change; below, they may, since d is at least 2^-126. A
+    value near the carrier's largest may overflow to infinity. Rounding twice may differ from rounding once, since the
+    first changes the minimum and maximum. Modes other than nearest-even choose between the two multiples next to x.
 
     Args:
         width: 2 to 16.
@@ -83,7 +83,7 @@ class QuarlFormat(Family):
 
     @property
     def elementwise(self) -> bool:
-        """Whether it is fp16."""
+        """Whether elements are rounded one by one: only fp16, which has no step."""
         return self._half
 
     def fits_in(self, dtype: torch.dtype) -> bool:

@@ -45,14 +45,16 @@ def blocks(
         WIDTH: a power of two.
         WHOLE: whether a block is no longer than ``WIDTH``, and kept in registers.
     """
+    # The blocks of this program, one in each row: number, first element, size.
     item = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    along = (length + block - 1) // block
-    behind, rest = item % inner, item // inner
-    first = rest % along * block
-    start = ((rest // along * length + first) * inner + behind)[:, None]
+    blocks_in_axis = (length + block - 1) // block
+    later, rest = item % inner, item // inner
+    first = rest % blocks_in_axis * block
+    start = ((rest // blocks_in_axis * length + first) * inner + later)[:, None]
     size = tl.where(item < count, tl.minimum(length - first, block), 0)[:, None]  # 0 for rows beyond the last block.
     column = tl.arange(0, WIDTH)[None, :]
     index = start + column * inner
+    # The smallest and the largest key; the first WIDTH numbers stay in registers.
     x = tl.load(source + offset_of(index, shape, from_strides, DIMENSIONS), mask=column < size, other=0)
     key = key_of(x)
     low, high = tl.where(column < size, key, LAST), tl.where(column < size, key, FIRST)
@@ -62,8 +64,10 @@ def blocks(
             place = offset_of(index + at * inner, shape, from_strides, DIMENSIONS)
             key = key_of(tl.load(source + place, mask=inside, other=0))
             low, high = tl.minimum(low, tl.where(inside, key, LAST)), tl.maximum(high, tl.where(inside, key, FIRST))
-    lowest = tl.reduce(low, 1, tl.standard._elementwise_min, keep_dims=True)  # noqa: SLF001  as `tl.min` does, which
-    highest = tl.reduce(high, 1, tl.standard._elementwise_max, keep_dims=True)  # noqa: SLF001  no interpreter runs
+    # As tl.min and tl.max reduce, which Triton's interpreter does not run.
+    lowest = tl.reduce(low, 1, tl.standard._elementwise_min, keep_dims=True)  # noqa: SLF001
+    highest = tl.reduce(high, 1, tl.standard._elementwise_max, keep_dims=True)  # noqa: SLF001
+    # The shared scale; then rounds the numbers in registers, and reads and rounds the others.
     shared = scale_of(lowest, highest, data)
     word = word_of(index, base, bits, given, column < size, WORDS)
     rounded = number_of(x, shared, data, word)

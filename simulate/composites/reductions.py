@@ -33,7 +33,7 @@ def _reduced_count(x: Tensor, dim: Dims) -> int:
 
 
 def _over(total: Tensor, count: float) -> Tensor:
-    # Division by an integer that is too large for the carrier's tensors never happens; by 0 it gives NaN as in ATen.
+    # A count of 0 divides as a tensor: NaN, or infinity for a positive sum, as in ATen. Python would raise an error.
     return total / count if count else total / total.new_zeros(())
 
 

@@ -1,4 +1,4 @@
-"""Functions of ``torch.compile`` that run compiled while they are recorded: each graph of inductor is one operation."""
+"""Compiles functions of ``torch.compile`` for recording: each graph of inductor becomes one recorded operation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MARGIN = 16  # the factor by which compiled code may err more than its operatio
 
 
 def compile_recorded(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-    """Compiles a graph as inductor does. Recorders receive each run of it, forward and backward."""
+    """Compiles a graph as inductor does: the ``backend`` of recorders, which receive each run of it."""
     from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415  it takes seconds
 
     with _disable_current_modes():
@@ -29,6 +29,7 @@ def compile_recorded(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
 
 
 def _compile(graph: torch.fx.GraphModule, inputs: Sequence[Any], **settings: Any) -> Callable[..., Any]:
+    """Compiles one graph, forward or backward; its runs go through the recorder of the simulation at work, if any."""
     from torch._inductor.compile_fx import compile_fx_inner  # noqa: PLC0415  as above
 
     operations = deepcopy(graph)  # inductor changes its own
@@ -68,7 +69,7 @@ def run_eagerly(
 
 
 def excess(x: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, size: float) -> float:
-    """The largest error of a compiled result, in units of the bound for eager operations on operands of this size."""
+    """Returns the largest error of a compiled result over the bound for eager operations of this size; 0 within it."""
     error, allowed = (errors(y, exact).max().item() for y in (x, eager))
     bound = _MARGIN * max(allowed, torch.finfo(x.dtype).eps * size)
     if error <= bound:

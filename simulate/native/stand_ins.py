@@ -1,4 +1,4 @@
-"""Functions that replace an operation, and their computation in the calls that C++ takes."""
+"""Tells C++ of Python functions that replace a kernel, and in which calls both compute the same."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ FORMULAS = ("sum", "product", "quotient", "root", "fused", "divided", "interpola
 class Way(ctypes.Structure):
     """A loop for the exact results of a formula, by addresses; see ``exact.h``."""
 
+    # The loop and its settings; whether it takes random bits; whether PyTorch's kernel would not give the same.
     _fields_ = (
         ("run", ctypes.c_void_p), ("settings", ctypes.c_void_p), ("draws", ctypes.c_int64), ("asked", ctypes.c_int64),
     )  # fmt: skip
@@ -57,15 +58,16 @@ class Exact:
 
 
 class StandsFor(NamedTuple):
-    """The computation that a function represents."""
+    """Facts about a Python function that replaces a kernel; C++ runs the operation where both compute the same."""
 
     reads: bool = False
     """Whether the operation reads a number: C++ leaves to Python numbers that are not finite or were changed by
     rounding, and all that are read after one that was not finite."""
     asks: int = 0
-    """1: the operation asks whether numbers are finite, and C++ leaves the same numbers to Python; 2: it may ask, and
-    derivatives compare by it; 3: it makes tensors of numbers, which derivatives take from the dtype; 4: derivatives
-    use it."""
+    """The calls that C++ leaves to Python. 0: none for this reason. 1 (``isfinite`` and the like): those with an
+    operand that is not finite. 2 (comparisons): those that may ask the same (x == x, abs(x) != inf) of such an operand,
+    and all in a backward pass. 3 (makes a tensor of a number): in a backward pass, those with a number of 65504 or
+    more. 4: all in a backward pass. ``asks_in_vain`` in ``shortcut.cpp`` decides."""
     power: bool = False
     """The operation takes powers: only square roots are computed differently."""
     roots: Mapping[torch.dtype, Callable[..., None]] | None = None
@@ -82,13 +84,13 @@ class StandsFor(NamedTuple):
 
 
 def standing_for(function: _F, meaning: StandsFor) -> _F:
-    """Returns the function, with its computation as an attribute."""
+    """Attaches facts to a function, and returns it."""
     function.stands_for = meaning  # type: ignore[attr-defined]
     return function
 
 
 def meaning_of(kernel: Any) -> StandsFor | None:
-    """Returns the computation that a function represents; None if it is unknown."""
+    """Returns the facts attached to a function; None if there are none."""
     meaning = getattr(kernel, "stands_for", None)
     return meaning if isinstance(meaning, StandsFor) else None
 

@@ -55,10 +55,10 @@ class PlaceFollower(Protocol):
         """Handles the end of a module's forward pass, inside of ``depth`` modules."""
 
     def part_begins(self, path: str, depth: int) -> None:
-        """Handles the beginning of a part inside of ``depth`` modules; ``path`` is the innermost module's in it."""
+        """Handles the beginning of a part inside of ``depth`` modules; ``path``: of the innermost one in the part."""
 
     def part_changes(self, path: str, backward_pass: int) -> None:
-        """Handles a change of the part: its path as of a module, and the backward pass that it began in, or -1."""
+        """Handles a change of the part: its place as in :meth:`here`, and the backward pass that it began in, or -1."""
 
     def optimizers_change(self, count: int) -> None:
         """Handles a change of the number of optimizer steps that the thread is in."""
@@ -228,8 +228,9 @@ class ModuleTracker:
     def here(self) -> tuple[str, str]:
         """Returns the role and the path of the innermost module of the current operation.
 
-        The path begins with the class of the outermost module; it is empty outside of modules, in optimizers and in
-        blocks :func:`in_role`. A closure that a step calls is a forward and a backward pass, as everywhere.
+        The path begins with the class of the outermost module. Outside of modules, in optimizers and in blocks
+        :func:`in_role` it is the part's place, empty outside of parts. A closure that a step calls is a forward and a
+        backward pass, as everywhere.
         An operation of the backward pass belongs to the module of its forward operation, and to its part, if no part
         has begun in this pass. Operations that a checkpoint repeats in a module are part of the forward pass.
         """

@@ -3,7 +3,8 @@
 A formula takes three operands ``x``, ``a`` and ``b`` (it may ignore some), a factor ``v`` and a ``sign``, and returns
 
     top     the exact result rounded to float64, or a float next to it
-    rest    the difference to the exact result; that it is zero, and its sign, are exact, its size to 2^-50 of itself
+    rest    the difference to the exact result: zero exactly if it is zero, with the right sign, and its size to 2^-50
+            of itself; 0 for quotients and roots of float32 numbers (see ``single``)
     plain   substitute for the result where ``top`` is zero or not finite, or ``plain`` itself is not finite
     safe    whether this holds: no intermediate result left the range of float64
 

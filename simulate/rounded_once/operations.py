@@ -115,8 +115,7 @@ def carrier_rounding(
 def _rounding_twice(fmt: Format, dtype: torch.dtype) -> tuple[int, frozenset[str]]:
     """Bits of precision of a format, and the formulas that rounding twice, to the nearest, does not harm.
 
-    For other formats than floats, posits and fixed point, which lack a fixed precision, more bits than any
-    carrier has.
+    For formats without a fixed precision (all but floats, posits and fixed point), more bits than any carrier has.
     """
     stored, largest = STORED_BITS[dtype], LARGEST_EXPONENT[dtype]
     lowest = 1 - largest - stored  # exponent of the carrier's smallest subnormal
@@ -177,8 +176,7 @@ def kernel(
         fmt: the format its results are rounded to, afterwards.
         rounding: the mode of that rounding.
         draw: gives random bits; see :func:`~roundoff.simulate.rounded_once.results.result`.
-        numbers_once: whether this also holds to the nearest where a Python number takes part, which need not be one of
-            the format.
+        numbers_once: whether results to the nearest are also rounded once if an operand is any Python number.
 
     Returns:
         A function with the operation's arguments that rounds its results to their dtype; it passes unsupported
@@ -247,7 +245,10 @@ def _exact_description(name: str, *needs: tuple[tuple[str, bool, ResultRounding 
 
 
 class _Kernel:
-    """An operation, its variants in place and with ``out=``, or the one for lists of tensors."""
+    """An operation with exact results: computes a formula by the loops of ``ways``, or ``of_numbers`` with a number.
+
+    Covers variants in place, with ``out=`` and for lists of tensors; leaves calls without a formula to the operation.
+    """
 
     stands_for: StandsFor  # not of those with ``out=``
 

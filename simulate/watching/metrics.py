@@ -91,7 +91,7 @@ class ChangedMeasures:
                 self._changed.clear()  # their marks stay: C++ then asks Python in vain
             self._add(x, _MeasureChange(x.item(), f"rounded from {number_before:.6g} to {fmt}"))
         elif any(self._holds_changed(arg, address, name) for arg in args):
-            self._add(x, _MeasureChange(x.item(), f"computed from a number that was rounded to {fmt}"))
+            self._add(x, _MeasureChange(x.item(), "computed from a number that rounding has changed"))
         elif self._changed.pop(address, None) is not None and x.untyped_storage().nbytes() == x.element_size():
             self._marks.remove(x, Mark.MEASURE)
 

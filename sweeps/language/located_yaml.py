@@ -101,6 +101,7 @@ class _Reader:
         self.place = place
         self.problems: list[Problem] = []
         self._values = 0
+        self._resolver = yaml.SafeLoader("")
 
     def read(self, node: Node, depth: int) -> Located:
         place = self.place(node.start_mark)
@@ -108,6 +109,12 @@ class _Reader:
         if depth > _MAX_DEPTH or self._values > _MAX_VALUES:
             excess = f"nested more than {_MAX_DEPTH} deep" if depth > _MAX_DEPTH else f"more than {_MAX_VALUES} values"
             raise SweepFileError([Problem(place, f"{excess} (through an alias, perhaps); write them out shorter")])
+        # A tag (!!int, !x) gives a node another tag than resolution does.
+        text = node.value if isinstance(node, yaml.ScalarNode) else None
+        is_plain = isinstance(node, yaml.ScalarNode) and node.style is None
+        if node.tag != self._resolver.resolve(type(node), text, (is_plain, not is_plain)):  # type: ignore[no-untyped-call]
+            self.problems.append(Problem(place, f"tags such as {node.tag} have no meaning here; remove it"))
+            return Located(None, place)
         if isinstance(node, yaml.ScalarNode):
             return Located(self._scalar(node, place), place)
         if isinstance(node, yaml.SequenceNode):
@@ -141,10 +148,7 @@ class _Reader:
         text = self._text(node.value, place)
         if node.style is not None:  # quoted or block text
             return text
-        # Only explicit tags (!!int, !x) give a plain scalar a tag that resolution does not.
-        if not node.tag.startswith("tag:yaml.org,2002:"):
-            self.problems.append(Problem(place, f"tags such as {node.tag} have no meaning here; remove it"))
-            return None
+
         if text in _CONSTANTS or len(text) >= _MAX_DIGITS:
             return _CONSTANTS.get(text, text)
         if _INTEGER.fullmatch(text):

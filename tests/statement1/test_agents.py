@@ -45,9 +45,10 @@ def problem_of(algorithm="sac", **keys):
 @given(st.sampled_from(list(AGENTS)).flatmap(lambda name: problems(algorithm=name)), subsets)
 def test_no_subset_changes_anything_in_float64(problem, fixes):
     one, ten, hundred = differences(problem, "fp64", fixes, (1, 10, 100))
-    # A few units of 2^-52, and what a hundred updates make of them. Measured over 150 draws: 2^-51, 2^-50, 2^-49.
+    # A few units of 2^-52, and what a hundred updates make of them. Measured over 350 draws: 2^-51, 2^-50, 2^-47.8; and
+    # 2^-47.5 after ten in one draw of some thousands, of D4PG with two atoms.
     assert one < 2**-49
-    assert ten < 2**-48
+    assert ten < 2**-47
     assert hundred < 2**-46
 
 

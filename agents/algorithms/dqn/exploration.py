@@ -1,4 +1,4 @@
-"""Random actions: their share, and their choice."""
+"""Epsilon-greedy exploration: the share of random actions, their choice, and the explorer of actors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def rows_of(actions: torch.Tensor, action_size: int, dtype: torch.dtype) -> torc
 
 @final
 class EpsilonGreedy:
-    """Replaces some of the best actions by random ones, by the same schedule as a learner that acts itself.
+    """The :class:`~..explorer.Explorer` of DQN: replaces some of the best actions by random ones, as a learner does.
 
     Args:
         config: the config of the run.
@@ -69,7 +69,7 @@ class EpsilonGreedy:
         return torch.where((explores != 0).any(dim=1, keepdim=True) & ~best.isnan(), explores, best)
 
     def basis(self, outputs: torch.Tensor, best: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
-        """Q values, (n, action)."""
+        """Returns Q values, (n, action), from the outputs of an engine; divergences and ratios follow from them."""
         config = self._config
         if config.atoms == 1:
             return outputs

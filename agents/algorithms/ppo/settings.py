@@ -53,7 +53,7 @@ class PPOConfig(OnPolicyKeys):
     def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
         """Returns ``given``, with the defaults of normalization and clipping for tasks with continuous actions."""
         given = super().completed(given)
-        if not _takes_numbers(given.get("task", cls.model_fields["task"].default)):
+        if not _has_continuous_actions(given.get("task", cls.model_fields["task"].default)):
             return given
         single = given.get("learners", 1) == 1  # Running moments belong to one learner.
         defaults: dict[str, Any] = {"value_clip": 0.2, "normalize_observations": single}
@@ -66,7 +66,7 @@ class PPOConfig(OnPolicyKeys):
         return self.epochs
 
 
-def _takes_numbers(task: object) -> bool:
+def _has_continuous_actions(task: object) -> bool:
     """Whether a task is known to have continuous actions."""
     try:
         return isinstance(task, str) and has_discrete_actions(check_task(task)) is False

@@ -23,7 +23,9 @@ from .nests import STRIP, extremes, extremes_of_columns, pieces, rows, strips
 from .range_scales import FIRST, LAST, key_of, range_scale
 
 nest: Any = KernelPart()
+"""The nest of loops: :func:`.nests.rows` or :func:`.nests.strips`."""
 
+# Scales follow from the smallest and the largest number of a group, so both are found.
 _BY_RANGE: Any = {"key": key_of, "two_ended": True}
 
 
@@ -59,7 +61,7 @@ def _grid_number(bits: Any, shared: Any, fmt: Any, word: Any) -> Any:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _grid_number_between(bits: Any, shared: Any, fmt: Any, word: Any) -> Any:
+def _grid_number_between(bits: Any, shared: Any, fmt: Any, word: Any) -> Any:  # For modes other than nearest-even.
     _, _, low, high, _, _, mode = fmt
     inverse, scale, zero = float_of(shared[0]), float_of(shared[1]), float_of(shared[2])
     return on_grid(between_steps(float_of(bits), inverse, scale, zero, mode, word), scale, zero, low, high)
@@ -144,7 +146,7 @@ def _ranges(
 def channel_scales(
     x: torch.Tensor, length: int, inner: int, codes: tuple[int, int], least: float, *, symmetric: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scales and zero points from minimum and maximum of each channel; the scale is NaN for one not finite.
+    """Computes scales and zero points from the extremes of each channel; with NaN or infinity the scale is NaN.
 
     Args:
         x: float32 or float64 on the CPU, its elements filling one gapless piece of memory; not empty.

@@ -17,7 +17,7 @@ _aten = torch.ops.aten
 
 
 def erase_profiling(graph: GraphModule) -> None:
-    """An optimizer's step tells the profiler where it begins and ends."""
+    """Erases the marks by which an optimizer's step tells the profiler where it begins and ends."""
     for node in reversed(graph.graph.nodes):
         if "profiler" in str(node.target):
             graph.graph.erase_node(node)
@@ -25,7 +25,7 @@ def erase_profiling(graph: GraphModule) -> None:
 
 
 def tidied(graph: GraphModule) -> GraphModule:
-    """The graph without what computes nothing, or the same twice."""
+    """Returns the graph without nodes that compute nothing, or the same as another."""
     # Removes copies over the whole of a tensor like the one copied, as left by in-place operations
     for node in list(graph.graph.nodes):
         if node.target in (_aten.copy.default, _aten.detach.default, _aten.alias.default, _aten.clone.default):

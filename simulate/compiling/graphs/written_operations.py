@@ -144,7 +144,8 @@ def _fused_elementwise(node: Node) -> bool:
     return all_tensors and not repeats and all(x.shape == shape for x in operands)
 
 
-def _a_sum(node: Node) -> bool:
+def _added_once(node: Node) -> bool:
+    """Whether an addition is one rounding: unscaled, or fused as in the kernel."""
     return _unscaled(node) or _fused_elementwise(node)
 
 
@@ -205,7 +206,7 @@ def _is_floating(node: Node) -> bool:
 _KEEPING_SIGNS = {"amax", "amin", "clone", "roundoff::round_float", "_to_copy"}  # nonnegative values stay nonnegative
 
 _ONLY_ON_CPU: dict[str, Callable[[Node], bool]] = {
-    "add": _a_sum, "sub": _a_sum, "rsub": _a_sum, "addcdiv": _fused_elementwise,
+    "add": _added_once, "sub": _added_once, "rsub": _added_once, "addcdiv": _fused_elementwise,
     "addcmul": _fused_elementwise, "tanh_backward": _fused_elementwise, "clamp_max": _bound_by_number,
     "clamp_min": _bound_by_number, "_to_copy": _not_to_integers, "convert_element_type": _not_to_integers,
     "copy": _not_to_integers, "amax": _never_minus_zero, "amin": _never_minus_zero, "maximum": _never_minus_zero,

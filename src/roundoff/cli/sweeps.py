@@ -68,14 +68,14 @@ def sweep(
     imports = allowed_imports(allow_import, [*(overrides or ()), *(only or ())], source)
     plan = plan_file(source, overrides or (), only or ())
     directory = out or Path("results") / plan.name
-    if dry_run:
-        print_plan(plan, directory, None if no_estimate else workers or usable_cores(), imports)
-        return
     hint = f"the same command continues; finished runs are kept in {directory}"
     if executor == "local" and (address or gpus_per_run or cpus_per_run != 1):
         raise typer.BadParameter("--address, --cpus-per-run and --gpus-per-run are about --executor ray; add it")
     if profile and plan.program:
         raise typer.BadParameter("--profile is about agents; of a program only the whole time is known: leave it out")
+    if dry_run:
+        print_plan(plan, directory, None if no_estimate else workers or usable_cores(), imports)
+        return
     with stoppable(hint), _profiled(directory) if profile else nullcontext():
         if executor == "local":
             bring_to_end(

@@ -70,6 +70,12 @@ class RunDirectory:
         """Returns the path of the file that a following learner saves with the checkpoint of a step."""
         return self.learners / f"{learner}-{step}.pt"
 
+    def forget_checkpoints_after(self, learner: int, step: int) -> None:
+        """Removes files that a killed follower saved after ``step``, the leader's last checkpoint."""
+        for path in self.learners.glob(f"{learner}-*.pt"):
+            if int(path.stem.split("-")[1]) > step:
+                path.unlink()
+
     def room_for_checkpoint_of(self, learner: int, step: int) -> Path:
         """Makes room for :meth:`checkpoint_of`; keeps the newest older one, which the leader's checkpoint may need."""
         make_directory(self.learners)

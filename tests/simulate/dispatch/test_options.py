@@ -58,7 +58,7 @@ def train_under(policy, dtype):
         return train(dtype=dtype)
 
 
-@pytest.mark.filterwarnings("ignore:rounding stochastic is about results:roundoff.PolicyWarning")
+@pytest.mark.filterwarnings("ignore:rounding stochastic applies to results:roundoff.PolicyWarning")
 @pytest.mark.filterwarnings("ignore:the accumulator of the policy does not reach:roundoff.PolicyWarning")
 def test_all_options_at_once():
     options = {

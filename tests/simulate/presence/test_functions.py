@@ -114,7 +114,7 @@ def test_what_was_not_called_is_complained_of(library):
 def test_a_module_whose_forward_did_nothing_is_complained_of(library):
     net = torch.nn.ModuleDict({"loop": library.Loop()})
     with (
-        pytest.warns(PolicyWarning, match="there is a module ModuleDict.loop, and no operation ran in its forward"),
+        pytest.warns(PolicyWarning, match="there is a module ModuleDict.loop, but no operation ran in its forward"),
         simulate(Policy("e5m3", rules=[Rule(module="loop", format="fp32")]), root=net),
     ):
         net["loop"].note(X)
