@@ -192,7 +192,7 @@ def test_dry_run_writes_nothing(undisturbed, tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "tiny.yaml"]
     run = roundoff("sweep", "tiny.yaml", "--dry-run", "--out", undisturbed, "seed=[1, 5]", cwd=tmp_path)
     assert [line.split()[1] for line in run.stdout.splitlines()[1:5]] == ["done", "waiting", "done", "waiting"]
-    assert "for 2 of 2 runs that are left" in run.stdout
+    assert "for 2 of 2 unfinished runs" in run.stdout
     assert "2 runs estimated by finished ones" in run.stdout
 
 

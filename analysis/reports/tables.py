@@ -269,7 +269,7 @@ def needed_details(needed: pd.DataFrame, experiment: Experiment) -> Safe:
     floats = bool((needed["family"] == "").all())
     family = Column("exponent bits") if floats else Column("formats", **_TEXT)
     columns = _columns(experiment, family)
-    columns += [Column("bits needed"), Column("confidence"), Column("by means alone"), Column("tested"), Column("runs")]
+    columns += [Column("bits needed"), Column("confidence"), Column("by means only"), Column("tested"), Column("runs")]
     columns += [Column("resampled", **_TEXT), Column("not known", **_TEXT)]
     names = needed["family"].where(needed["family"] != "", needed["exponent_bits"].astype(str) + " exponent bits")
     # A confidence in percent, below 100 %: replicates without exception do not give certainty

@@ -49,7 +49,7 @@ def _verdict_sentences(rows: _Rows, experiment: Experiment) -> Iterator[str]:
             more = f"; run {needed:.0f} seeds to tell" if needed > seeds else ""
             text = f"no difference shown with {plural(seeds, 'seed')}; differences {size} cannot be excluded{more}"
         elif verdict == "cannot be said" and _seeds(group, experiment) == 1:
-            text = f"{verdict} with 1 seed"
+            text = "no verdict with 1 seed"
         else:
             limit = 100 * MULTIPLE
             shares = [f"{round(change, 0 if change >= 10 else 1):.10g} %" for change in changes]

@@ -199,7 +199,7 @@ def _weight_complaints(ran: list[OperationPlan]) -> Iterator[str]:
     if missed:
         places = _list(f"{plan.name} ({plan.module or 'outside of modules'})" for plan in missed)
         yield (
-            f"rules about weights met {'no weight' if reached else 'none'} in {places}: a weight is a parameter or a"
+            f"rules about weights found {'no weight' if reached else 'none'} in {places}: a weight is a parameter or a"
             " persistent buffer of a module that was called, or a leaf that requires a gradient, or made only of these"
         )
 

@@ -81,7 +81,7 @@ class ShadowReport:
         table = self.table
         total = table[["calls", *_COUNTS]].sum()
         lines: list[str | pd.DataFrame] = [f"shadow run in float64: {total['calls']} operations at {len(table)} places"]
-        lines.append(f"{total['overflowed']} numbers overflowed, {total['lost']} are not finite that should be")
+        lines.append(f"{total['overflowed']} values overflowed; {total['lost']} are not finite only in the format")
         shown = table[(table["added_rms"] > 0) | (table["overflowed"] > 0)]  # others add no error
         if len(shown):
             lines += ["where error is added:", shown[_SHOWN]]

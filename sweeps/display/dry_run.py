@@ -35,7 +35,7 @@ def describe_plan(plan: Plan, directory: Path) -> Iterator[str]:
         yield f"the module {module} will be imported, if --allow-import {module} allows it"
     configs = [run.config for run in plan.runs if isinstance(run.config, TrainConfig)]
     for remark, count in Counter(remark for config in configs for remark in remarks(config)).items():
-        yield f"  {remark}" + (f" (of {count} runs)" if count < len(plan.runs) else "")
+        yield f"  {remark}" + (f" ({count} runs)" if count < len(plan.runs) else "")
     # Their number and length; for a search, the part of them that it runs
     steps = sum(run.config.steps for run in plan.runs)
     length = f" of {plan.program.program.text}" if plan.program else f", {steps} environment steps"
@@ -69,7 +69,7 @@ def describe_estimate(plan: Plan, directory: Path, workers: int, allow_imports: 
     others = (path.parent for path in sorted(directory.parent.glob(f"*/{MARKER}")))
     durations = estimate(waiting, [directory, *(path for path in others if path != directory)], allow_imports)
     if durations.seconds:
-        share = f"{len(durations.seconds)} of {len(waiting)} runs that are left"
+        share = f"{len(durations.seconds)} of {len(waiting)} unfinished runs"
         longest = _duration(max(durations.seconds.values()))
         total = _duration(durations.total(workers))
         yield f"about {total} with {workers} worker{'s' * (workers > 1)} for {share}, the longest {longest}"

@@ -59,7 +59,8 @@ class ProgressDisplay:
         finished_before = f", {finished} finished before" if finished else ""
         self._metric = "metric" if any(isinstance(run.config, ProgramConfig) for run in waiting) else None
         if waiting:
-            self._console.print(f"{len(waiting)} runs to do{finished_before}; starting {workers} workers")
+            started = f"starting {workers} worker{'s' * (workers > 1)}"
+            self._console.print(f"{len(waiting)} run{'s' * (len(waiting) > 1)} to do{finished_before}; {started}")
         else:
             self._console.print(f"nothing to do{finished_before}")
 

@@ -56,7 +56,7 @@ def test_formats_with_one_verdict_are_one_sentence():
         ([row("e5m4", "shown to differ", 2e6)], "e5m4: return rises by more than 1000 %."),
         ([row("e5m4", "inconclusive", ends=(-2e6, 3.0))],
          "e5m4: no difference shown with 4 seeds; differences of more than 1000 % cannot be excluded."),
-        ([row("e5m4", "cannot be said", np.nan, runs=1)], "e5m4: cannot be said with 1 seed."),
+        ([row("e5m4", "cannot be said", np.nan, runs=1)], "e5m4: no verdict with 1 seed."),
         ([row("e5m4", "crashed (2 of 4)", np.nan)], "e5m4: crashed (2 of 4)."),
         ([row("int8", "equivalent within 5 %"), *(row("e5m4", "shown to differ", share) for share in (-1.0, 1.0))],
          "int8: equivalent within 5 %. e5m4: return falls by 100 %. e5m4: return rises by 100 %."),

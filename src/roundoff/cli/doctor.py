@@ -212,6 +212,6 @@ def _format_pytorch(pytorch: dict[str, Any]) -> str:
     simulations = (
         "simulations were checked with it" if pytorch["simulations_checked"] else "NOT CHECKED with simulations"
     )
-    compiled = "compiled steps, too" if pytorch["compiled_checked"] else "compiled steps were not, and run eagerly"
+    compiled = "also compiled steps" if pytorch["compiled_checked"] else "compiled steps were not, and run eagerly"
     missing = f"; it has no {', '.join(pytorch['missing_names'])}" if pytorch["missing_names"] else ""
     return f"{simulations}; {compiled}{missing}"

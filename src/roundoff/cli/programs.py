@@ -80,7 +80,7 @@ def run(
         str | None,
         typer.Option(
             metavar="MEASURE",
-            help="Find the fewest operations that must stay in high precision for the script to reach this measure:"
+            help="Find a minimal set of operations that must stay in high precision to reach this measure:"
             " loss<2.5, accuracy>=0.9, finite.",
         ),
     ] = None,
@@ -366,7 +366,7 @@ def _policy(format_name: str | None, text: str | None, settings: dict[str, Any])
 
     if text is None:
         if format_name is None:
-            raise typer.BadParameter("give --format, such as e5m10, or --policy", param_hint="--format")
+            raise typer.BadParameter("choose one, such as e5m10, or give --policy", param_hint="--format")
         return replace(Policy.of(format_name), **settings)
     content = _read_yaml(text, "--policy")
     if isinstance(content, str):

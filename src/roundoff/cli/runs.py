@@ -124,6 +124,11 @@ def blame(
     if any(override.startswith("program=") for override in overrides or ()):
         if config or at_least is not None or seeds is not None:
             raise typer.BadParameter("leave out --config, --at-least and --seeds", param_hint="program")
+        if workers or compiled is not None or (out, margin, population) != (Path("blame"), 0.05, 8):
+            raise typer.BadParameter(
+                "leave out --out, --margin, --workers, --compile and --population: trials of a program are not stored",
+                param_hint="program",
+            )
         if measure is None:
             raise typer.BadParameter("give a measure to reach, such as 'accuracy>=0.9'", param_hint="--measure")
         import_allowed(allow_import)

@@ -139,7 +139,7 @@ def test_every_product_of_a_convolution(recipe):
     torch.testing.assert_close(conv.weight.grad, of_weight, rtol=1e-5, atol=1e-10)
 
 
-@pytest.mark.filterwarnings("ignore:rules about weights met none")
+@pytest.mark.filterwarnings("ignore:rules about weights found none")
 def test_products_without_a_weight_keep_their_operands():
     q, k, v = (numbers(2, 4, 16, 8, seed=seed) for seed in range(3))
     g = numbers(2, 4, 16, 8, seed=9)

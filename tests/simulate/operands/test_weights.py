@@ -233,7 +233,7 @@ def test_what_is_looked_up_and_multiplied_with_a_parameter_is_an_activation(name
     assert torch.equal(simulated(lambda: ACTIVATIONS[name](e, w), policy), ACTIVATIONS[name](e, rounded))
 
 
-@pytest.mark.filterwarnings("ignore:rules about weights met none")
+@pytest.mark.filterwarnings("ignore:rules about weights found none")
 def test_memory_that_data_are_written_to_holds_no_weight():
     module = nn.Module()
     module.register_buffer("cache", numbers(4, 32))
@@ -298,9 +298,9 @@ def test_the_audit_says_what_operands_were_rounded_to():
 
 def test_products_that_a_recipe_did_not_reach_are_named():
     x, w = numbers(8, 32), layer().weight.detach()
-    with pytest.warns(PolicyWarning, match=r"met no weight in mm \(outside of modules\): a weight is a parameter"):
+    with pytest.warns(PolicyWarning, match=r"found no weight in mm \(outside of modules\): a weight is a parameter"):
         simulated(lambda: (layer()(x), x @ w.T))
-    with pytest.warns(PolicyWarning, match=r"met none in mm \(outside of modules\)"):
+    with pytest.warns(PolicyWarning, match=r"found none in mm \(outside of modules\)"):
         simulated(lambda: x @ w.T)
 
 
@@ -308,7 +308,10 @@ def test_complex_operands_that_a_recipe_leaves_are_named():
     x = torch.complex(numbers(8, 32), numbers(8, 32))
     policy = Policy("fp32").with_rules(Rule(role="weights", format="e4m3"))
     complex_numbers = r"operands of complex numbers are not rounded, .*: in mm$"
-    with pytest.warns(PolicyWarning, match="met no weight"), pytest.warns(PolicyWarning, match=complex_numbers):
+    with (
+        pytest.warns(PolicyWarning, match="found no weight"),
+        pytest.warns(PolicyWarning, match=complex_numbers),
+    ):
         simulated(lambda: (layer()(numbers(8, 32)), x @ x.T), policy)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -333,7 +333,7 @@ def test_mistakes_end_with_one_message_and_status_2(folder, monkeypatch, capsys)
     monkeypatch.chdir(folder)
     (folder / "fine.py").write_text("")
     for arguments, message in [
-        (["fine.py"], "give --format"),
+        (["fine.py"], "or give --policy"),
         (["--format", "e5m3", "missing.py"], "missing.py: there is no such file"),
         (["--format", "e5m3", "."], "__main__.py: there is no such file"),
         (["--format", "e5m3", "-m", "missing.module"], "there is no module missing.module to run"),
