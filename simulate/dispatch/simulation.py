@@ -133,6 +133,7 @@ class Simulation(Witness):
         """Creates the objects that a policy needs."""
         assert isinstance(policy.format, Format)
         self.policy, self.format = policy, policy.format
+        self._draws.width = policy.random_bits
         self.changes += 1
         self._names_steps = names_steps(policy)
         # Follows modules only where something depends on them, since hooks cost time in every call of a module.

@@ -21,6 +21,13 @@ def test_a_policy_says_how_many_random_bits_there_are():
     for wrong in (0, 33, True, 2.5, "four"):
         with pytest.raises(FormatError, match="random_bits must be an integer from 1 to 32"):
             Policy("e5m2", random_bits=wrong)
+    found = []
+    for first in (policy, Policy("e5m2")):
+        simulation = simulate(first)
+        simulation.change(policy)
+        with simulation:
+            found.append(torch.linspace(1, 2, 999) * 1)
+    assert torch.equal(*found)
 
 
 def test_a_thread_that_enters_begins_in_the_step_that_the_simulation_is_at():
