@@ -56,6 +56,10 @@ class CompiledProgram(NamedTuple):
 
     def run(self, inputs: list[torch.Tensor]) -> Any:
         """Runs the program and returns its outputs; kernels that it calls record no autograd graph."""
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                with torch.autocast(device, enabled=False):  # the program has the step's own casts
+                    return self.run(inputs)
         if self.products:
             with in_float32(*self.products):
                 return self._run(inputs)

@@ -40,6 +40,7 @@ class Slots:
     def __init__(self, kind: Any, slots: Iterable[Slot] = ()) -> None:
         self._kind = kind
         self._slots = list(slots)
+        self._count = 0
 
     @classmethod
     def attributes(cls, owner: object, names: Iterable[str]) -> Self:
@@ -50,6 +51,11 @@ class Slots:
         """Adds a place after the others, unless it was the last to be added."""
         if not self._slots or self._slots[-1] is not slot:
             self._slots.append(slot)
+            self._count += len(items_of(slot.value, self._kind))
+
+    def is_complete(self) -> bool:
+        """Whether the places that were added hold as many items as then."""
+        return len(self.read()) == self._count
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """Yields each item with the path of its place."""

@@ -26,7 +26,7 @@ from .program import (
     whole_among,
 )
 from .refusals import OtherBitsError, last_words, optimizer_of, reason_against_tracing
-from .surroundings.arguments import Arguments, check_lazy, check_shared, settings
+from .surroundings.arguments import Arguments, check_lazy, check_shared, repeated, settings
 from .surroundings.look import Surroundings
 from .surroundings.stand_ins import NewStateError, StandIns
 from .surroundings.state import StepEffects, SurroundingsState
@@ -200,7 +200,8 @@ class CompiledStep(Generic[_P, _R]):
             inputs = [self.simulation.place, *self._formats.tensors, *tensors]
         numbers = [] if state is None else state.numbers()
         # All that a program depends on, but for Python numbers: their branches are checked for each program of a key.
-        key = (arguments.key, settings(), None if state is None else state.key(), whole_among(self.simulation, tensors))
+        found = None if state is None else state.key()
+        key = (arguments.key, settings(), found, whole_among(self.simulation, tensors), repeated(tensors))
         try:
             programs = self._programs.setdefault(key, [])
         except TypeError as error:
@@ -244,8 +245,10 @@ class CompiledStep(Generic[_P, _R]):
         numbers = NumberRecord()
         effects: list[StepEffects] = []
 
+        same = repeated(tensors)
+
         def step(tensors: list[torch.Tensor]) -> Any:
-            remaining = iter(tensors)
+            remaining = iter([tensors[i] for i in same] if same else tensors)
             fixed = self._fixed.filled_with(remaining)
             args, kwargs = arguments.filled_with(remaining)
             if state is None:

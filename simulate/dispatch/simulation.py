@@ -10,7 +10,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import torch
-from torch._C import _get_dispatch_stack_at, _len_torch_dispatch_stack
+from torch._C import _get_dispatch_mode, _get_dispatch_stack_at, _len_torch_dispatch_stack, _TorchDispatchModeKey
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -225,6 +225,11 @@ class Simulation(Witness):
         needed = self._has_effect or any(
             isinstance(mode, (Simulation, Bystander)) for mode in _get_current_dispatch_mode_stack()
         )
+        if self.watchers and _get_dispatch_mode(_TorchDispatchModeKey.PROXY) is not None:
+            raise FormatError(
+                "a simulation inside a step that is traced cannot observe, count or carry twins: a program would not"
+                " repeat it; leave out observe, shadow, cost and watchers"
+            )
         if self.presence.is_shared() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             raise FormatError(
                 "on a GPU, where autograd has threads of its own, a simulation cannot be shared by several threads:"

@@ -30,7 +30,7 @@ from ...numbers.number_tensors import NumbersAsTensors, numbers_as_input
 from ...numbers.readings import Reading, Readings
 from ..program_cache import compiled_on_disk
 from ..refusals import is_of_the_step, why_untraceable
-from ..surroundings.arguments import ArgumentAlias, alias_of, check_kept, layouts, memory_of
+from ..surroundings.arguments import ArgumentAlias, alias_of, check_kept, gradient_of, layouts, memory_of
 from ..surroundings.stand_ins import NewStateError
 from . import exact_lowerings as exact_lowerings_module
 from . import layouts as layouts_module
@@ -137,10 +137,10 @@ class _Run:
     def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Returns the results outside of the arguments' memory, and the values that were read."""
         rest = list(inputs[self.of_formats.stop :])
-        before = layouts(rest)
+        before, gradients = layouts(rest), [gradient_of(x) for x in rest]
         with _functions_as_eagerly(), _foreach_as_eagerly(), self._readings.recording(), NumbersAsTensors():  # type: ignore[no-untyped-call]
             result = self._step(rest) if self._simulation is None else self._simulated(self._simulation, inputs, rest)
-        check_kept(rest, before)
+        check_kept(rest, before, gradients)
         leaves, spec = tree_flatten(() if result is None else result)
         wrong_types = [type(leaf).__name__ for leaf in leaves if not isinstance(leaf, torch.Tensor)]
         if wrong_types:
@@ -239,6 +239,9 @@ def trace(
         stand_in.detach().requires_grad_() if x.requires_grad else stand_in
         for stand_in, x in zip(inputs, real, strict=True)
     ]
+    for stand_in, x in zip(leaves_of_autograd, real, strict=True):
+        if (gradient := gradient_of(x)) is not None:
+            stand_in.grad = gradient  # not an input: a step that reads it is refused
     readings = Readings(numbers, real, len(real) - len(tensors))
     run = _Run(step, simulation, formats, readings, whole)
     try:

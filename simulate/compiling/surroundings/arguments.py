@@ -21,7 +21,21 @@ def kinds(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
 
 def settings() -> tuple[Any, ...]:
     """Returns the PyTorch settings that a program is made for."""
-    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype()
+    autocast = tuple([torch.is_autocast_enabled(x) and torch.get_autocast_dtype(x) for x in ("cpu", "cuda")])
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(), autocast
+
+
+def gradient_of(x: torch.Tensor) -> torch.Tensor | None:
+    """Returns the gradient that a leaf of autograd has."""
+    return x.grad if x.requires_grad and x.is_leaf else None
+
+
+def repeated(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """Returns for each tensor the first position of the same object; nothing if no tensor is repeated."""
+    ids = [id(x) for x in tensors]
+    if len(set(ids)) == len(ids):
+        return ()
+    return tuple([ids.index(x) for x in ids])
 
 
 class Arguments(NamedTuple):
@@ -31,7 +45,7 @@ class Arguments(NamedTuple):
     spec: TreeSpec
     tensors: list[torch.Tensor]
     holders: tuple[object, ...]
-    """Modules and optimizers among them."""
+    """Modules, optimizers and other objects with attributes among them."""
     key: tuple[Any, ...]
 
     @classmethod
@@ -40,10 +54,11 @@ class Arguments(NamedTuple):
         leaves, spec = tree_flatten(nested)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         others = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
-        # Modules and optimizers are looked into, so only their type is a constant.
-        holders = tuple([leaf for leaf in others if isinstance(leaf, _HOLDERS)])
+        # Modules and optimizers are looked into, so only their type is a constant. Other objects can also change.
+        holders = tuple([leaf for leaf in others if isinstance(leaf, _HOLDERS) or hasattr(leaf, "__dict__")])
         constants = tuple([type(leaf) if isinstance(leaf, _HOLDERS) else identity(leaf) for leaf in others])
-        return cls(leaves, spec, tensors, holders, (spec, constants, kinds(tensors)))
+        with_gradient = tuple([gradient_of(x) is not None for x in tensors])
+        return cls(leaves, spec, tensors, holders, (spec, constants, kinds(tensors), with_gradient))
 
     def filled_with(self, tensors: Iterator[torch.Tensor]) -> tuple[Any, ...]:
         """The arguments with the next of these tensors instead of the original ones."""
@@ -87,14 +102,16 @@ def layouts(tensors: Sequence[torch.Tensor]) -> list[object]:
     return [(memory_of(x), x.shape, x.stride(), x.storage_offset()) for x in tensors]
 
 
-def check_kept(tensors: Sequence[torch.Tensor], before: list[object]) -> None:
+def check_kept(tensors: Sequence[torch.Tensor], before: list[object], gradients: Sequence[torch.Tensor | None]) -> None:
     """Refuses steps that change their arguments, after tracing, otherwise than by writing numbers.
 
     Args:
         tensors: stand-ins for the arguments.
         before: Their :func:`layouts` before the step.
+        gradients: Their gradients before the step.
     """
-    if any(x.requires_grad and x.is_leaf and x.grad is not None for x in tensors):
+    after = map(gradient_of, tensors)
+    if any(x is not None and x is not y for x, y in zip(after, gradients, strict=True)):
         raise FormatError(
             "the step leaves gradients in the grad of an argument, where a compiled step cannot; take them from"
             " torch.autograd.grad"

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, final
 
 import torch
 
+from ....formats import FormatError
 from ..slots import Slot, Slots
 
 
@@ -33,6 +34,13 @@ class Findings(NamedTuple):
 
 
 NUMBERS = (float, torch.SymFloat)
+
+
+def check_hooks(tensors: Iterable[torch.Tensor], path: str = "a tensor around the step") -> None:
+    """Refuses tensors with hooks."""
+    for x in tensors:
+        if x._backward_hooks or getattr(x, "_post_accumulate_grad_hooks", None):  # noqa: SLF001  public nowhere
+            raise FormatError(f"{path} has hooks, which a program would not call")
 
 
 class ByIdentity:

@@ -14,7 +14,7 @@ from typing import Any, final
 import torch
 
 from ....formats import FormatError
-from .found import Findings
+from .found import Findings, check_hooks
 from .state import SurroundingsState, places_lock
 from .walk import Libraries, Walk
 
@@ -51,10 +51,11 @@ class Surroundings:
         ids = tuple(map(id, arguments))  # the state holds the arguments, so no id is given to a new object
         with places_lock:
             state = self._latest.get(ids)
-            if state is None or not state.findings.watch.unchanged():
+            if state is None or not (state.findings.watch.unchanged() and state.findings.numbers.is_complete()):
                 if len(self._latest) > _MOST_ARGUMENTS:
                     self._latest.clear()
                 state = self._latest[ids] = self._look_anew(arguments)
+            check_hooks(state.tensors)
             with_gradient = [i for i, x in enumerate(state.tensors) if x.is_leaf and x.grad is not None]
             gradients: list[Any] = [state.tensors[i].grad for i in with_gradient]
         return state._replace(tensors=state.tensors + gradients, with_gradient=with_gradient)

@@ -16,8 +16,9 @@ import torch
 
 from ....formats import FormatError
 from ....formats.cpu.content_names import names_in
+from ...dispatch.simulation import Simulation
 from ..slots import Slot, Slots, items_of
-from .found import NUMBERS, ByIdentity, ContainerWatch, Findings, identity
+from .found import NUMBERS, ByIdentity, ContainerWatch, Findings, check_hooks, identity
 
 HOW: Final = "name what the step uses: roundoff.compile(step, simulation, modules=[...], optimizers=[...])"
 
@@ -26,7 +27,6 @@ _CONSTANT = (
     type(None), PythonNumber, str, bytes, torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format,
     Enum, range,
 )  # fmt: skip
-_HOOKS = ("_post_accumulate_grad_hooks", "_backward_hooks")  # attributes of tensors
 _ALWAYS = {*sys.stdlib_module_names, "torch", "numpy", "roundoff"} - {"__main__"}
 _INSTALLED = ("site-packages", "dist-packages")
 
@@ -89,6 +89,7 @@ class Walk:
             torch.optim.Optimizer: self._optimizer, torch.nn.Module: self._module,
             SimpleNamespace: self._all_attributes, dict: self._dict,
             list: self._list, set: self._set, MethodType: self._method, partial: self._partial,
+            Simulation: self._simulation,
         }  # fmt: skip
         self.findings = Findings(Slots(torch.Tensor), Slots(NUMBERS), {}, [], [], [], [], [], ContainerWatch())
 
@@ -130,8 +131,7 @@ class Walk:
         return True
 
     def _tensor(self, x: torch.Tensor, path: str) -> None:
-        if any(getattr(x, hooks, None) for hooks in _HOOKS):
-            raise FormatError(f"{path} has hooks, which a program would not call")
+        check_hooks([x], path)
         if x.layout is not torch.strided:
             raise FormatError(f"{path} is {x.layout}, and tensors around a step must be dense")
         self._part(path, torch.Tensor)
@@ -229,6 +229,10 @@ class Walk:
             globals_used = sorted(used & function.__globals__.keys())
             self._keys(function.__globals__, globals_used, "", growing=True)
         self.visit((function.__defaults__, function.__kwdefaults__), f"{path}'s defaults")
+
+    def _simulation(self, simulation: Simulation, path: str, _: Slot | None) -> None:
+        self.findings.watch.part(vars(simulation), ["changes"], growing=True)
+        self._part(path, (ByIdentity(simulation), simulation.changes))
 
     def _method(self, method: MethodType, path: str, _: Slot | None) -> None:
         self.visit(method.__func__, path)

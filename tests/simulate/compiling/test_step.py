@@ -208,6 +208,20 @@ def test_a_changed_simulation_changes_the_step():
     with pytest.warns(CompileWarning, match="observing"):
         program(x)
     assert counter.report().table["calls"].sum() > 0
+    # Another simulation inside of the step can also change.
+    inner, mine = (fresh(name)[0] for name in ("e5m3", "e5m6"))
+
+    def outer(x):
+        with inner:
+            return scaled(x)[0]
+
+    program = roundoff.compile(outer, mine)
+    for policy, (expected, _) in zip(policies, results, strict=True):
+        inner.change(policy)
+        assert same_bits(program(x), expected)
+    inner.count_cost()
+    with pytest.raises(roundoff.FormatError, match="traced cannot observe"):
+        program(x)
 
 
 def test_random_bits_go_on_between_compiled_and_eager_parts(uncompiled):

@@ -47,11 +47,26 @@ def test_arguments_and_results_of_all_kinds():
     assert found["one"] is mine[1]
     mine[3].zero_()
     assert not any(view.any() for view in found["views"])
+    # Gradients of arguments are no inputs, and autocast is another program.
+    x = line().requires_grad_()
+    x.grad = line()
+    with pytest.raises(FormatError, match="uses a tensor"):
+        roundoff.compile(lambda x: torch.nn.utils.clip_grad_norm_([x], 1.0), None)(x)
+    program = roundoff.compile(lambda x: torch.mm(x, x), simulate("e5m4"))
+    program(line(9).view(3, 3))
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(FormatError, match=r"leave out .*autocast"):
+        program(line(9).view(3, 3))
 
 
 def test_numbers_that_are_equal_but_not_the_same():
     program = roundoff.compile(lambda x, factor: x * factor, None)
     assert [program(torch.ones(1), factor).signbit().item() for factor in (0.0, -0.0)] == [False, True]
+    # An object is the same one, and its attributes are not.
+    program, found = roundoff.compile(lambda x, holder: x * holder.factor, None), []
+    holder = type("Holder", (), {})()
+    for holder.factor in (2.0, 3.0):
+        found.append(program(torch.ones(1), holder).item())
+    assert found == [2, 3]
 
 
 def gives_other_memory(x):
@@ -132,6 +147,10 @@ def test_arguments_that_share_memory_in_a_later_call(uncompiled):
     with pytest.raises(FormatError, match="tensors 0 and 1 of the arguments"):
         program(x, x)
     assert_same(y, line())
+    # One tensor in two places has one gradient.
+    program = roundoff.compile(lambda x, y: torch.autograd.grad((x * y).sum(), x), None)
+    x.requires_grad_()
+    assert_same((program(x, line()), program(x, x)), ((line(),), (2 * x,)))
 
 
 def test_random_numbers_of_the_program_itself(uncompiled):

@@ -46,6 +46,7 @@ def test_an_optimizer_of_ones_own_is_compiled(kind, settings, uncompiled):
         program = roundoff.compile(update, simulation)
         for i in range(3):
             x = torch.linspace(-1, 1.3, 12).view(3, 4) + i
+            optimizer.param_groups[0]["lr"] = (0.1, 0.1, 1)[i]  # an integer after the program was compiled
             if compiled:
                 program(x)
             else:
@@ -80,3 +81,9 @@ def test_sparse_tensors_around_a_step_are_named():
     adjacency = torch.eye(3).to_sparse()
     with pytest.raises(FormatError, match=r"adjacency is torch\.sparse_coo, and tensors around a step must be dense"):
         roundoff.compile(lambda x: torch.sparse.mm(adjacency, x), simulate("e5m6"))(torch.ones(3, 2))
+    weight = torch.ones(3, requires_grad=True)
+    program = roundoff.compile(lambda x: torch.autograd.grad((x * weight).sum(), weight), None)
+    program(torch.ones(3))
+    weight.register_hook(torch.zeros_like)
+    with pytest.raises(FormatError, match="has hooks, which a program would not call"):
+        program(torch.ones(3))
