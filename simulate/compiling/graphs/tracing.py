@@ -239,8 +239,9 @@ def trace(
         stand_in.detach().requires_grad_() if x.requires_grad else stand_in
         for stand_in, x in zip(inputs, real, strict=True)
     ]
+    given = set(map(id, real))
     for stand_in, x in zip(leaves_of_autograd, real, strict=True):
-        if (gradient := gradient_of(x)) is not None:
+        if (gradient := gradient_of(x)) is not None and id(gradient) not in given:
             stand_in.grad = gradient  # not an input: a step that reads it is refused
     readings = Readings(numbers, real, len(real) - len(tensors))
     run = _Run(step, simulation, formats, readings, whole)
