@@ -43,6 +43,28 @@ def check_hooks(tensors: Iterable[torch.Tensor], path: str = "a tensor around th
             raise FormatError(f"{path} has hooks, which a program would not call")
 
 
+@final
+class Attributes:
+    """The attributes of a class, as a dict that can be written to."""
+
+    def __init__(self, owner: type) -> None:
+        self._owner = owner
+
+    def get(self, key: str, default: object = None) -> Any:
+        """Returns the attribute itself, such as a property."""
+        return vars(self._owner).get(key, default)
+
+    def __getitem__(self, key: str) -> Any:
+        return vars(self._owner)[key]
+
+    def __setitem__(self, key: str, value: object) -> None:
+        setattr(self._owner, key, value)
+
+    def pop(self, key: str, _: object = None) -> None:
+        """Deletes the attribute."""
+        delattr(self._owner, key)
+
+
 class ByIdentity:
     """An object that is a constant: equal only to itself."""
 

@@ -18,7 +18,7 @@ from ....formats import FormatError
 from ....formats.cpu.content_names import names_in
 from ...dispatch.simulation import Simulation
 from ..slots import Slot, Slots, items_of
-from .found import NUMBERS, ByIdentity, ContainerWatch, Findings, check_hooks, identity
+from .found import NUMBERS, Attributes, ByIdentity, ContainerWatch, Findings, check_hooks, identity
 
 HOW: Final = "name what the step uses: roundoff.compile(step, simulation, modules=[...], optimizers=[...])"
 
@@ -28,6 +28,13 @@ _CONSTANT = (
     Enum, range,
 )  # fmt: skip
 _ALWAYS = {*sys.stdlib_module_names, "torch", "numpy", "roundoff"} - {"__main__"}
+_SPECIAL = (
+    "call getitem len iter next enter exit getattr contains bool int float index neg pos abs add radd iadd sub rsub"
+    " isub mul rmul imul truediv rtruediv pow rpow matmul rmatmul"
+)
+_CALLED = frozenset(
+    {"forward", *(f"__{name}__" for name in _SPECIAL.split())}
+)  # methods that are called without a name
 _INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -85,11 +92,12 @@ class Walk:
     def __init__(self, names: set[str], libraries: Libraries, varying: Iterable[str]) -> None:
         self._names, self._libraries, self._varying = names, libraries, frozenset(varying)
         self._visited: dict[int, int] = {}
+        self._classes: set[int] = set()
         self._kinds: dict[type, Any] = {  # in this order: the first type of a value counts
             torch.optim.Optimizer: self._optimizer, torch.nn.Module: self._module,
             SimpleNamespace: self._all_attributes, dict: self._dict,
             list: self._list, set: self._set, MethodType: self._method, partial: self._partial,
-            Simulation: self._simulation,
+            Simulation: self._simulation, type: self._type,
         }  # fmt: skip
         self.findings = Findings(Slots(torch.Tensor), Slots(NUMBERS), {}, [], [], [], [], [], ContainerWatch())
 
@@ -143,7 +151,7 @@ class Walk:
                 return looker  # type: ignore[no-any-return]
         if isinstance(value, FunctionType):
             return None if value.__module__ in self._libraries else self._function
-        if isinstance(value, type) or not hasattr(value, "__dict__"):
+        if not hasattr(value, "__dict__"):
             return None
         if hasattr(value, "__wrapped__"):
             return self._wrapper
@@ -251,17 +259,26 @@ class Walk:
             self._class(type(value), path)
         self._keys(attributes, sorted(self._names & attributes.keys()), f"{path}.", growing=False)
 
-    def _keys(self, holder: dict[str, Any], keys: list[str], prefix: str, *, growing: bool) -> None:
+    def _keys(self, holder: Any, keys: list[str], prefix: str, *, growing: bool) -> None:
         self.findings.watch.part(holder, keys, growing=growing)
         for key in keys:
             self._part(prefix, key)
             self.visit(holder[key], prefix + key, Slot(prefix + key, holder, key))
 
+    def _type(self, kind: type, path: str, _: Slot | None) -> None:
+        self._part(path, ByIdentity(kind))
+        self._class(kind, path)
+
     def _class(self, kind: type, path: str) -> None:
-        """Inspects the methods that are used."""
+        """Inspects the attributes and methods that are used."""
+        for base in kind.__mro__:
+            if base.__module__ not in self._libraries and id(base) not in self._classes:
+                self._classes.add(id(base))
+                used = sorted((self._names | _CALLED) & vars(base).keys())
+                self._keys(Attributes(base), used, f"{path}.", growing=True)
         for name, function in methods(kind, self._libraries):
             # PyTorch's code, which is not inspected, calls the first two.
-            if (name in self._names or name in ("forward", "__call__")) and self._is_new(function, path):
+            if (name in self._names or name in _CALLED) and self._is_new(function, path):
                 self._function(function, f"{path}.{name}", None)
 
 

@@ -58,15 +58,31 @@ def test_arguments_and_results_of_all_kinds():
         program(line(9).view(3, 3))
 
 
+class Scale:
+    factor = other = 1.0
+
+    def __mul__(self, x):
+        return x * self.other
+
+    @classmethod
+    def of(cls, x):
+        return x * cls.factor
+
+
 def test_numbers_that_are_equal_but_not_the_same():
     program = roundoff.compile(lambda x, factor: x * factor, None)
     assert [program(torch.ones(1), factor).signbit().item() for factor in (0.0, -0.0)] == [False, True]
     # An object is the same one, and its attributes are not.
     program, found = roundoff.compile(lambda x, holder: x * holder.factor, None), []
-    holder = type("Holder", (), {})()
+    holder = Scale()
     for holder.factor in (2.0, 3.0):
         found.append(program(torch.ones(1), holder).item())
     assert found == [2, 3]
+    # So are attributes of classes, which objects have without a dict of their own.
+    program, found = roundoff.compile(lambda x: holder * Scale().of(x), None), []
+    for Scale.factor, Scale.other in ((2.0, 3.0), (2.0, 4.0), (5.0, 4.0)):
+        found.append(program(torch.ones(1)).item())
+    assert found == [6, 8, 20]
 
 
 def gives_other_memory(x):
