@@ -51,7 +51,8 @@ class CompiledProgram(NamedTuple):
         if self.perhaps_lazy:
             check_lazy(tensors, self.perhaps_lazy)
         # Fewer addresses than tensors: the slow check finds the pair, and whether a write makes it wrong.
-        if self.traced.written and len({x.untyped_storage().data_ptr() for x in tensors}) < len(tensors):
+        to_check = self.traced.written or sum([x.requires_grad for x in tensors]) > 1
+        if to_check and len({x.untyped_storage().data_ptr() for x in tensors}) < len(tensors):
             check_shared(tensors, self.traced.written)
 
     def run(self, inputs: list[torch.Tensor]) -> Any:

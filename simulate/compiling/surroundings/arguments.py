@@ -150,8 +150,23 @@ def check_shared(tensors: Sequence[torch.Tensor], written: Collection[int]) -> N
                 f"tensors {j} and {i} of the arguments of a compiled step share memory, and the step writes to one"
                 " of them; pass the one and make the other from it inside"
             )
-        if i in written and torch._debug_has_internal_overlap(x) == 1:  # noqa: SLF001  the only test there is
+        if x.requires_grad and (x._base is tensors[j] or tensors[j]._base is x):  # noqa: SLF001  public nowhere
+            raise FormatError(
+                f"of tensors {j} and {i} of the arguments of a compiled step one is a view of the other, and both"
+                " require gradients; pass the one and make the other from it inside"
+            )
+        if i in written and _overlaps(x):
             raise FormatError(
                 f"tensor {i} of the arguments of a compiled step is expanded, several of its elements are one number,"
                 " and the step writes to it; pass it with .clone()"
             )
+
+
+def _overlaps(x: torch.Tensor) -> bool:
+    """Whether several elements may be one number: some axis does not step over all elements of the narrower ones."""
+    reach = 0
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size > 1 and stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False

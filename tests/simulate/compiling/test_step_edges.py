@@ -167,6 +167,13 @@ def test_arguments_that_share_memory_in_a_later_call(uncompiled):
     program = roundoff.compile(lambda x, y: torch.autograd.grad((x * y).sum(), x), None)
     x.requires_grad_()
     assert_same((program(x, line()), program(x, x)), ((line(),), (2 * x,)))
+    assert_same(program(x, line().requires_grad_()), (line(),))
+    with pytest.raises(FormatError, match="one is a view of the other"):
+        program(x, x.view(6))
+    # Windows share elements, and no axis is expanded.
+    with pytest.raises(FormatError, match=r"tensor 0 .* several of its elements are one number"):
+        roundoff.compile(lambda x: x.add_(1), None)(line().unfold(0, 2, 1))
+    assert_same(roundoff.compile(lambda x: x.add_(1), None)(line().unfold(0, 2, 2)), line().view(3, 2) + 1)
 
 
 def test_random_numbers_of_the_program_itself(uncompiled):
