@@ -91,9 +91,8 @@ class OnPolicyKeys(OptimizerKeys):
     )
     normalize_observations: bool | None = key(
         None,
-        "Subtract the running mean of observations, divide by their running standard deviation and clip to [-10,"
-        " 10], before rounding. null: true for ppo if the task is known to have continuous actions, as in OpenAI"
-        " Baselines.",
+        "Subtract the running mean of observations, divide by their running standard deviation and clip to [-10, 10],"
+        " before rounding. null: true for ppo if the task is known to have continuous actions, as in OpenAI Baselines.",
         _OF_EXPERIENCE,
     )
     normalize_rewards: bool | None = key(

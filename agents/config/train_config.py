@@ -176,9 +176,8 @@ class TrainConfig(BaseModel):
     eval_episodes: Positive = key(10, "Episodes per evaluation.", KeyRole.OUTSIDE_UPDATES | KeyRole.AMOUNT)
     evaluate_in: Annotated[tuple[str | dict[str, Any], ...], BeforeValidator(parse_quantizations)] = key(
         (),
-        "Repeats each evaluation, in the same episodes, with the policy quantized in each of these ways: formats"
-        " such as `fp16`, `quarl8`, `int8_ax0`, or mappings; see docs/quantization.md. Training does not depend on"
-        " it.",
+        "Repeats each evaluation, in the same episodes, with the policy quantized in each of these ways: formats such"
+        " as `fp16`, `quarl8`, `int8_ax0`, or mappings; see docs/quantization.md. Training does not depend on it.",
         KeyRole.EXECUTION | KeyRole.OUTSIDE_UPDATES | KeyRole.LATER,
     )
     checkpoint_every: Positive = key(

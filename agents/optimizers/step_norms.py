@@ -28,10 +28,9 @@ class StepNorms:
 
     Attributes:
         latest: tensors by name: ``weights_norm`` after the step; ``gradients_norm`` before it, without the loss scale,
-            not clipped, of this learner only; ``steps_norm``, of the change of the weights; the same of the first
-            layer as ``first_layer_weights_norm`` and so on; ``first_moment_norm`` of the mean of gradients, if the
-            optimizer has one, and ``second_moment_norm`` of the root of the mean of their squares, both without the
-            loss scale.
+            not clipped, of this learner only; ``steps_norm``, of the change of the weights; the same of the first layer
+            as ``first_layer_weights_norm`` and so on; ``first_moment_norm`` of the mean of gradients, if the optimizer
+            has one, and ``second_moment_norm`` of the root of the mean of their squares, both without the loss scale.
 
     Source:
         Stooke & Abbeel, "Accelerated Methods for Deep Reinforcement Learning", Figure 8; for the magnitudes of

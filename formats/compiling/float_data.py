@@ -1,8 +1,7 @@
 """Rounding to a float format given as data, as one operator of PyTorch, which a compiled program has in its graph.
 
-Another width is another tensor of parameters, not another program. :mod:`.inductor` tells
-inductor how to write the operator into its loops; without it the operator runs as tensor operations. The bits are the
-same.
+Another width is another tensor of parameters, not another program. :mod:`.inductor` tells inductor how to write the
+operator into its loops; without it the operator runs as tensor operations. The bits are the same.
 """
 
 from __future__ import annotations

@@ -49,8 +49,7 @@ def addend_of(mode: Any, minus: Any, odd: Any, word: Any) -> Any:
 def round_shifted(significand: Any, shift: Any, addend: Any, sticky: Any) -> Any:
     """``significand / 2^shift`` rounded to an integer, all unsigned, any shift; branch-free.
 
-    The fraction is the first places below the point that fit in a word; beyond them ``sticky`` 1 jams
-    it into the last.
+    The fraction is the first places below the point that fit in a word; beyond them ``sticky`` 1 jams it into the last.
     """
     whole = right(significand, shift)
     # Counts that wrap below zero are large, and shift everything out.

@@ -317,9 +317,8 @@ def compile(  # noqa: A001  torch's name
 
     A step may use its arguments (tensors, modules, optimizers, in any nesting of tuples, lists and dicts), and its
     surroundings: variables of the functions around it, globals, attributes of objects. It may write into tensors, leave
-    gradients and other new tensors in its surroundings, and return tensors, or nothing. Python numbers are
-    constants, and other values of them are other programs, but for learning rates. It decides by ``torch.where``, not
-    by ``if``.
+    gradients and other new tensors in its surroundings, and return tensors, or nothing. Python numbers are constants,
+    and other values of them are other programs, but for learning rates. It decides by ``torch.where``, not by ``if``.
 
     Args:
         step: a function of tensors.

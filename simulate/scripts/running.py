@@ -75,13 +75,17 @@ def run_as_main(script: Script, simulation: AbstractContextManager[object]) -> B
     sys.argv = [script.target, *script.arguments]
     if not sys.flags.safe_path:  # in the place of this program's own folder
         sys.path[0] = os.getcwd() if file is None else str(file.resolve().parent)  # noqa: PTH109  as python does
+    entered = False
     try:
         with simulation:
+            entered = True
             code = _code_of_module(script.target, main) if file is None else _code_of_file(file, main)
             exec(code, main.__dict__)  # noqa: S102  that is what running a script is
     except ScriptError:
         raise
-    except BaseException as error:  # noqa: BLE001  show_as_python prints it
+    except BaseException as error:
+        if not entered:  # such as a function in the policy that does not exist
+            raise
         traceback = error.__traceback__
         while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
             traceback = traceback.tb_next

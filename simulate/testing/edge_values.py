@@ -13,9 +13,8 @@ def edge_values(fmt: Format | str, *, finite: bool = True) -> torch.Tensor:
     """The values of a format that programs stumble over, for tests that try each of them.
 
     Zeros, of both signs where there are; the smallest number, and numbers just above it; the largest subnormal and
-    smallest normal number; 1 and its neighbours; odd multiples of the last bit, which are ties in any narrower
-    format; the square roots of the largest and smallest number; the
-    largest numbers; all with either sign.
+    smallest normal number; 1 and its neighbours; odd multiples of the last bit, which are ties in any narrower format;
+    the square roots of the largest and smallest number; the largest numbers; all with either sign.
 
     Args:
         fmt: a format or its name. Where elements share a scale, each value is taken as a single element.

@@ -90,9 +90,8 @@ class ProgramRecorder:
             _check_plain(state, "state")
         self._has_checkpoints = self._checked = True
         if self._loading:
-            # Forgets the program's operations since it got its state, once its state equals the saved one (is
-            # loaded). Copies are also operations: an observer counts them, and stochastic rounding draws bits for
-            # them.
+            # Forgets the program's operations since it got its state, once its state equals the saved one (is loaded).
+            # Copies are also operations: an observer counts them, and stochastic rounding draws bits for them.
             self._loading = False
             saved = checkpoint.load(self._checkpoint_file)  # anew: the program may have written into what it was given
             with exact():

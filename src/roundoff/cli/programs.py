@@ -324,6 +324,8 @@ def _with_exact(policy: Policy, exact: Sequence[str], only: Sequence[str]) -> Po
 
     from roundoff.simulate import Rule
 
+    if "" in exact:  # as a pattern, it would leave all operations outside of modules exact
+        raise typer.BadParameter("must be a function or a pattern of modules, got ''", param_hint="--exact-in")
     functions = [name for name in exact if ":" in name]
     modules = [name for name in exact if ":" not in name]
     rules = [Rule(module=modules, format="fp32")] if modules else []

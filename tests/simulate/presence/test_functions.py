@@ -198,6 +198,15 @@ def test_on_the_command_line(tmp_path, monkeypatch, capfd, library):
     for policy in ("e5m2", "{preset: every-op, format: e5m2}"):
         of_part = printed("--part", f"scaled={policy}").split("] [")[1]
         assert of_part == str(roundoff.round(rounded_third, "e5m2").tolist())[1:-1]
+    for name, message in {"no_library:f": "No module named 'no_library'", "": "--exact-in: must be a function"}.items():
+        arguments = ["roundoff", *base, "--exact-in", name, str(tmp_path / "script.py")]
+        with pytest.raises(SystemExit) as ended, monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", arguments)
+            patch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+            main()
+        out, err = capfd.readouterr()
+        assert (ended.value.code, out, "Traceback" in err) == (2, "", False)
+        assert message in err
 
 
 def test_simulations_of_two_policies_inside_each_other(library):
