@@ -6,6 +6,7 @@ import math
 from itertools import zip_longest
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten_with_path
@@ -123,7 +124,9 @@ class Recorder(Shadow):
         """Records the tensors and numbers that a function returned."""
         with _disable_current_modes(), outside_autograd():
             for path, value in tree_flatten_with_path(result)[0]:
-                x = torch.tensor(value) if isinstance(value, int | float) else value
+                x = torch.tensor(value) if isinstance(value, int | float | complex) else value
+                if isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "biufc":  # and no text
+                    x = torch.as_tensor(np.array(x))  # a copy, whose strides are positive
                 if isinstance(x, torch.Tensor):
                     name, sketches = "".join(map(str, path)), [self._sketch(x)]
                     self._operations.append(Operation(RESULT, "", name, "", {}, sketches, sketches))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from each import each
@@ -163,6 +164,10 @@ def test_differences_of_rounding_are_in_the_report():
         lambda: (1 + 1e-4 * (a.double() @ b.double()).float().tanh()) - 1, lambda: (1 + 1e-4 * (a @ b).tanh()) - 1
     )
     assert cancelled.explained
+    # Results that are no tensors differ, too.
+    for one, other in ((1 + 2j, 3j), (np.ones(3)[::-1], np.zeros(3)), (np.float32(1), np.float32(2))):
+        assert "other values" in str(roundoff.diff(lambda: one, lambda: other))  # noqa: B023  they run here
+        assert "equal bits" in str(roundoff.diff(lambda: one))  # noqa: B023
     formats = roundoff.diff(train, formats=(None, "bf16"))
     assert formats.explained, formats
     assert formats.differences[0].verdict == "explained by rounding"
