@@ -11,6 +11,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from ....formats import FormatError
 from .found import identity
 
+_kernels: Any = torch.backends.cuda  # also for the CPU
 _HOLDERS = (torch.nn.Module, torch.optim.Optimizer)
 
 
@@ -22,7 +23,8 @@ def kinds(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
 def settings() -> tuple[Any, ...]:
     """Returns the PyTorch settings that a program is made for."""
     autocast = tuple([torch.is_autocast_enabled(x) and torch.get_autocast_dtype(x) for x in ("cpu", "cuda")])
-    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(), autocast
+    attention = _kernels.flash_sdp_enabled(), _kernels.math_sdp_enabled()  # which kernel attention takes
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(), autocast, attention
 
 
 def gradient_of(x: torch.Tensor) -> torch.Tensor | None:

@@ -56,6 +56,14 @@ def test_arguments_and_results_of_all_kinds():
     program(line(9).view(3, 3))
     with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(FormatError, match=r"leave out .*autocast"):
         program(line(9).view(3, 3))
+    # So is another kernel of attention.
+    q = torch.randn(1, 2, 16, 8, generator=torch.Generator().manual_seed(0))
+    program = roundoff.compile(lambda q: torch.nn.functional.scaled_dot_product_attention(q, q, q), simulate("e5m4"))
+    program(q)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        with eager:
+            expected = torch.nn.functional.scaled_dot_product_attention(q, q, q)
+        assert_same(program(q), expected)
 
 
 class Scale:
