@@ -11,7 +11,7 @@ from bench.timing import RESULTS
 DOCS = Path(__file__).parent.parent / "docs"
 HEAD = """# Performance: how slow is it?
 
-In most modes, a small training step takes 1.2 to 2.1 times as long in a simulation as in float32, and a large step
+In most modes, a small training step takes 1.2 to 2.3 times as long in a simulation as in float32, and a large step
 hardly longer. NVFP4, observers and samples of digits are slower. The *slowdown* is the CPU time of a step divided by
 the CPU time of the same step in plain float32, both on one thread.
 """
