@@ -333,6 +333,7 @@ class Simulation(Witness):
     @property
     def place(self) -> torch.Tensor:
         """This thread's place in the random bits of stochastic rounding, for compiled programs: ``Draws.place``."""
+        self._draws.enter()  # as an eager step does
         return self._draws.place
 
     def advance(self, steps: int = 0, draws: int = 0) -> None:

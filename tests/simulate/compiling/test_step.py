@@ -1,5 +1,6 @@
 """Compiled steps: the bits of the eager simulation, whatever the operations, formats and modes; and what is refused."""
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import numpy as np
@@ -229,6 +230,11 @@ def test_random_bits_go_on_between_compiled_and_eager_parts(uncompiled):
         return x * 1.1
 
     x = torch.linspace(0, 1, 500)
+
+    def eagerly(x):
+        with eager:
+            return part(x)
+
     eager, mine = fresh("e5m3", rounding="stochastic")
     program = roundoff.compile(part, mine)
     for step_number in (4, 5):
@@ -240,6 +246,10 @@ def test_random_bits_go_on_between_compiled_and_eager_parts(uncompiled):
             found.append(x + x)
             found.append(program(x))  # the simulation around it is its own
         assert all(same_bits(a, b) for a, b in zip(expected, found, strict=True))
+    # A thread begins in the same step, and counts for itself.
+    with ThreadPoolExecutor() as threads:
+        expected, found = (threads.submit(function, x).result() for function in (eagerly, program))
+    assert same_bits(expected, found)
 
 
 def test_its_own_simulation_acts_inside_another(uncompiled):
