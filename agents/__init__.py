@@ -1,7 +1,6 @@
 """Agents in low precision: configs, training, export, quantization. ``roundoff.remedies`` has their numerical parts.
 
-The names below are imported when they are first used: a program that only reads or checks configs pays for no simulator
-and no PyTorch.
+The names below are imported at their first use: programs that only read or check configs do not load PyTorch.
 """
 
 from __future__ import annotations

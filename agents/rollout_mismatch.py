@@ -31,8 +31,7 @@ class Mismatch(NamedTuple):
         ess_seq: the same for sequences, by R.
         training_ppl: the perplexity of a sequence to the trainer, exp(-mean log p); the mean over sequences.
         rollout_ppl: the same for the policy of the rollout.
-        log_ppl_diff: the difference of the logarithms of a sequence's two perplexities, trainer's less rollout's; the
-            mean.
+        log_ppl_diff: the mean difference of the logarithms of a sequence's two perplexities, trainer's less rollout's.
         log_ppl_abs_diff: the mean of the magnitude of this difference.
         ppl_ratio: the ratio of the two perplexities of a sequence, trainer's over rollout's; the mean.
         tokens: the number of tokens.

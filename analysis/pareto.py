@@ -38,8 +38,7 @@ def pareto(
         reference: settings of the runs that others are compared with, as for ``against``; None: ``format`` fp32.
 
     Returns:
-        The numbers (:func:`~.tables.pareto.pareto_table`), the same for people as a table in Markdown, and warnings
-        about omissions.
+        The numbers (:func:`~.tables.pareto.pareto_table`), the same in Markdown, and warnings about omissions.
 
     Raises:
         AnalysisError: no run in the folder has ended, the cost does not exist, or was not counted; or a

@@ -78,8 +78,7 @@ def plot(
         The files written, and warnings about omissions: damaged files, unfinished runs.
 
     Raises:
-        AnalysisError: nothing to plot, the folder cannot be written to, or the width, type, figure or kind of table
-            does not exist.
+        AnalysisError: nothing to plot, a folder that cannot be written, unknown width, type, figure or kind of table.
     """
     path = Path(directory)
     folder = path if out is None else Path(out)

@@ -59,8 +59,7 @@ def round(
     networks" (2016).
 
     Args:
-        x: float32 or float64, any shape, strides and device; or float16 or bfloat16, computed in float32. It is not
-            changed.
+        x: float32 or float64, any shape, strides and device; or float16 or bfloat16, computed in float32. Not changed.
         format: a format, its name or a PyTorch dtype; every number of it must fit in ``x.dtype``, or every result
             in a half-precision one. Or a list or tuple of float formats, one for every row (index along the first
             dimension).

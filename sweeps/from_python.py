@@ -67,8 +67,7 @@ def sweep(
         out: folder of the results; ``results/<name>`` by default.
         workers: processes at a time. With 1, any function is run in this process; with more, each process imports the
             file of the function: call ``sweep`` under ``if __name__ == "__main__":`` there.
-        log_to: a tracker that records each run that has ended: ``wandb`` or ``mlflow``, or a mapping with ``name``
-            and ``project``.
+        log_to: a tracker that records each ended run: ``wandb`` or ``mlflow``, or with ``name`` and ``project``.
 
     Returns:
         A row per run; see :func:`roundoff.analysis.table`.

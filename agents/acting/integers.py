@@ -70,8 +70,7 @@ def product(x: torch.Tensor, layer: Layer, weight: Quantized, width: int) -> tor
     Args:
         x: (n, in), or (n, planes, height, width); float32.
         layer: the bias, and the stride and padding of a convolution; its weight is not read.
-        weight: its codes, (out, in) or (filters, planes, height, width), of any dtype, and scales, one or one for each
-            output.
+        weight: codes, (out, in) or (filters, planes, height, width), of any dtype; scales, one or one per output.
         width: bits of the activations' codes.
     """
     codes, scale, zero_point = quantized(x, width)

@@ -1,8 +1,7 @@
 """A small process that ends the Ray processes of a killed learner: ``python guardian.py SOCKET FOLDER``.
 
 Ray's own processes end with their parent, except two that first wait a minute for another, and their folder remains.
-The guardian records the processes; when the learner's end of the pipe closes, it kills the remaining ones, and removes
-the folder.
+The guardian records the processes. When the learner's end of the pipe closes, it kills them and removes the folder.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """A process that steps environments for its parent: ``python -m roundoff.agents.environments.process SOCKET MEMORY``.
 
 Messages come through a socket, observations and actions through shared memory; both are descriptors that the parent
-hands down. A message of one byte is the index of a group with slots that are to take a step; it is sent back when
-they have. Any other is a JSON object, ``{"call": <name>, ...}``, and answered by one. The process ends when the
-socket closes, however its parent has ended. Asked to stop by a signal, it passes that on, and continues serving: the
-parent decides.
+hands down. A message of one byte is the index of a group with slots that are to take a step; it is sent back when they
+have. Any other is a JSON object, ``{"call": <name>, ...}``, and answered by one. The process ends when the socket
+closes, however its parent has ended. It passes a signal to stop on, and continues serving: the parent decides.
 """
 
 from __future__ import annotations

@@ -28,7 +28,6 @@ def noise_log_prob(noise: torch.Tensor, log_sigma: torch.Tensor) -> torch.Tensor
         noise with a square that overflows (|noise| > 256 in e5m10). The gradient by ``log_sigma`` is exactly -1.
 
     Source:
-        Low-precision SAC, Section 2, u = mu + noise sigma, put into the density of Section 3, "2 & 3. Numerical Issues
-        in the Policy".
+        Low-precision SAC, Section 3, "2 & 3. Numerical Issues in the Policy", with u = mu + noise sigma of Section 2.
     """
     return torch.square(noise).mul(-0.5) - log_sigma - _LOG_SQRT_2PI

@@ -32,8 +32,7 @@ class _StoreBothWays(torch.autograd.Function):
 class StoredLayers:
     """The formats in which a network stores the operands of its products, and their gradients, between its layers.
 
-    Gradients pass straight through the rounding of their values. Values are stored after the bias and the activation
-    function.
+    Gradients pass straight through the rounding. Values are stored after the bias and the activation function.
 
     Attributes:
         activations: for inputs of the network and results of hidden layers; None: not rounded.

@@ -26,8 +26,7 @@ class MasterWeights:
 
     Attributes:
         low: the copy; overwritten in place.
-        weights: the master weights, like ``low`` but in full precision; ``weights.grad`` is the input of their
-            optimizer.
+        weights: the master weights, as ``low`` in full precision; ``weights.grad`` is the input of their optimizer.
 
     Source:
         Micikevicius et al., "Mixed Precision Training", Section 3.1; Low-precision SAC, Section 4.3.

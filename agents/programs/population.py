@@ -90,8 +90,7 @@ class Population:
         """Updates several members, with the same results as ``learner.update``.
 
         Args:
-            batches: the batches of the members, by index. Missing members have ended, and their tensors become
-                arbitrary.
+            batches: the batches of the members, by index. Missing members have ended; their tensors become arbitrary.
 
         Returns:
             The result of the update of each member, by index.

@@ -53,8 +53,7 @@ def export_policy(run: str | Path, fmt: str, target: str | Path, *, allow_import
         run: the folder of a finished run.
         fmt: the format of the weights; for the arithmetic see ``onnx_model`` and ``c_header``.
         target: the file to write, ``*.onnx`` or ``*.h``.
-        allow_imports: see :func:`roundoff.agents.train`; only for a run of an older version, which needs its
-            environment.
+        allow_imports: see :func:`roundoff.agents.train`; only for runs of older versions, which need their environment.
 
     Raises:
         RunError: the folder is not a finished run's, its weights are another agent's, its policy cannot act outside of
@@ -94,8 +93,7 @@ def export(
         observation_shape: (planes, height, width) if the first layer is a convolution.
 
     Raises:
-        RunError: the module cannot be exported, its weights are not finite, or the kind of file is unknown, or cannot
-            hold the format.
+        RunError: no module to export, weights that are not finite, an unknown kind of file, or one without the format.
         FormatError: the format does not exist.
         FileError: the file cannot be written.
         MissingExtraError: onnx is not installed.

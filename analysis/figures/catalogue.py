@@ -35,8 +35,7 @@ class Drawable(NamedTuple):
     """A figure.
 
     Attributes:
-        table: makes the table of an experiment and its summary, and adds warnings to a list; returns None if there is
-            nothing to draw.
+        table: makes the table of an experiment and its summary, and adds warnings to a list; None without data.
         draw: draws the figure, given the name of the experiment, the table, the size and the metric.
     """
 

@@ -36,8 +36,7 @@ def comparison_table(experiment: Experiment, summary: pd.DataFrame) -> pd.DataFr
 def draw_comparison(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
     """Draws :func:`comparison_table`: rows of formats and conditions, with mean, 95 % interval, runs and crashes.
 
-    A panel per task, and one for their mean if there are several; the best is at the top. A row is hatched where all
-    runs failed.
+    A panel per task, and one for their mean if there are several; best at the top. A row is hatched if all runs failed.
     """
     # The size of the figure; long names are written into the panels, above their rows
     tasks = sorted(dict.fromkeys(table["task"]), key=lambda task: task == ALL_TASKS)

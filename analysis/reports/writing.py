@@ -363,8 +363,7 @@ def learned_horizons(experiment: Experiment) -> pd.Series:
     If a task without end gives a reward r at every step, a correct critic returns r / (1 - discount): a horizon of
     1 / (1 - discount) steps. The measured horizon is the mean of the logged targets, ``q``, over the mean reward
     of an agent step, both in the last tenth of training. Values that still rise, and episodes that end early, make it
-    smaller. It is not known for runs that log no ``q`` or no episodes in that tenth, or if the two means have opposite
-    signs.
+    smaller. It is not known for runs without logged ``q`` or episodes in that tenth, or if the means differ in sign.
     """
     training = experiment.training
     horizons = pd.Series(np.nan, index=pd.Index(experiment.runs["id"], name="id"))

@@ -79,8 +79,7 @@ class NeededBits(NamedTuple):
     Attributes:
         bits: the smallest width m that is shown, like all larger tested widths, not to be worse than fp32 by the
             margin or more; None if no width is.
-        confidence: 1 - the largest p of these widths; if ``bits`` is None, of the largest width tested. NaN if it
-            is not known.
+        confidence: 1 - the largest p of these widths; if ``bits`` is None, of the largest width. NaN if not known.
         by_means: the smallest such width by comparing means only, without regard to chance; None if no width is.
         confidences: for every width tested, from wide to narrow, 1 - the largest p of it and all larger ones; NaN from
             the first width on that has a single run on some task.

@@ -104,8 +104,7 @@ class RandomBits:
         seed: any integer; its lowest 64 bits count.
         step: counts the roundings made with one seed; its lowest 64 bits count.
         bits: the number of random bits of an element, 1 to 32. The probability of rounding up is the dropped fraction
-            rounded to the nearest multiple of 2^-bits; with 32 bits it is exact up to 32 dropped bits, beyond which the
-            fraction is cut.
+            rounded to the nearest multiple of 2^-bits; 32 bits are exact up to 32 dropped bits, and cut the rest.
 
     Raises:
         FormatError: ``bits`` is out of range, or an argument is not an integer.

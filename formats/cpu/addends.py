@@ -56,8 +56,7 @@ def run_in_mode(
         loop: called with the addresses of ``data``, the first item and the one after the last, ``rest``, and the
             addresses of the mode's settings and of the random words.
         options: the mode, and the random bits of stochastic rounding.
-        data: first the source, which is contiguous if rounding is stochastic; then the target and the loop's other
-            inputs.
+        data: the source, which is contiguous if rounding is stochastic; the target, and the loop's other inputs.
         rest: numbers.
         items: the number of items.
         between: see ``BETWEEN``.

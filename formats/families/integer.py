@@ -38,8 +38,7 @@ class Quantized(NamedTuple):
     codes: torch.Tensor
     """Integers, the shape of the tensor: int8, uint8, int16 or uint16."""
     scale: torch.Tensor
-    """The scale, in the tensor's dtype: zero-dimensional, one per channel, or one per group in place of its
-    elements."""
+    """The scale, in the tensor's dtype: zero-dimensional, one per channel, or one per group."""
     zero_point: torch.Tensor
     """int32, the shape of ``scale``."""
 
@@ -65,8 +64,7 @@ class IntegerFormat(Family):
     That formula, with three roundings, is for nearest-even. A tie of x (1/s) goes to the even multiple of s, as in
     torch and ONNX: to the even code if z is even. In the other modes the numbers themselves count: each chooses between
     the two floats s k and s (k + 1) next to x, as the carrier holds them, so that numbers of the format stay
-    unchanged. To-odd looks at the code; the probability of stochastic rounding is (x - lower) / (upper - lower), in
-    float64.
+    unchanged. To-odd uses the code; the probability of stochastic rounding is (x - lower) / (upper - lower) in float64.
 
     Infinities and negative zero do not exist. NaN stays NaN and an infinity saturates if the scale is given. If it
     comes from the data, a tensor, channel or group that holds either lacks a scale and becomes NaN altogether.

@@ -51,8 +51,7 @@ def plot_formats(names: Sequence[str | Format], path: str | Path) -> Path:
         The path.
 
     Raises:
-        FormatError: a name is not a format, names are missing, the file has another ending, or a format does not list
-            its values.
+        FormatError: no names, a name is not a format, the file has another ending, or a format cannot list its values.
     """
     path = Path(path)
     if path.suffix.lower() not in _SUFFIXES:

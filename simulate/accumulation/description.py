@@ -49,8 +49,7 @@ class Accumulation:
         format: Format of the accumulator: a float format of at most 50 significand bits, fp64, or fixed point of at
             most 50 integer and fraction bits; or its name. Or ``"quire"``, which takes nothing else.
         every: the block length L, at least 1.
-        product: each product is rounded to this format first, float or fixed point as ``format`` is; None: products
-            are exact.
+        product: each product is rounded to this format first, float or fixed point like ``format``; None: exact.
         compensated: Kahan's summation for each output element, its four additions rounded to ``format`` each: y =
             x - c, t = sum + y, c = (t - sum) - y, sum = t, with x the product (or block); y is fused where a product
             is exact. Once the sum is infinite it becomes NaN, as c = infinity - infinity does.

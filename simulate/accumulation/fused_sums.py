@@ -78,8 +78,7 @@ class FusedSums:
         Args:
             a: The left matrices.
             b: The right matrices.
-            addend: (B, M, N) first values of the chains, in the accumulator's format; None: zeros. Only for operands
-                without scales.
+            addend: (B, M, N) first values of the chains, in the accumulator's format; None: zeros. Not with scales.
 
         Raises:
             ShapesUnfitError: The shapes do not fit.

@@ -1,8 +1,7 @@
 """One step of an accumulation (a product goes into a running sum), and the loop over all steps, for numba.
 
 A step is put together from parts (:class:`.KernelPart`), which :mod:`.choice` chooses: how numbers are rounded to a
-format, how products are formed, how sums, and whether the error of a sum is kept. Each is written once for both
-carriers.
+format, how products and sums are formed, and whether the error of a sum is kept. Each serves both carriers.
 
 Sums are formed exactly and rounded once: the carrier's sum is rounded to odd with the help of its error, after which
 rounding to at least two bits fewer is correct (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums:

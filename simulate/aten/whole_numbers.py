@@ -74,8 +74,7 @@ class MakesWholeNumbers(NamedTuple):
     """Whether a call of an operation produces integers."""
 
     are_made: Asked
-    """The test, called with the arguments, the keyword arguments, and a test whether a floating-point tensor holds
-    integers."""
+    """The test, called with the arguments, keyword arguments, and a test whether a tensor holds integers."""
     of_first: bool
     """Whether they are made from integers in its first argument, among others."""
     of_units: bool

@@ -333,8 +333,7 @@ def compile(  # noqa: A001  torch's name
 
     Raises:
         FormatError: when called: the step reads a number from a tensor that it computes, uses a tensor that was not
-            found, changes something else than tensors around it, or takes two arguments that share memory and writes to
-            one of them.
+            found, changes other things than tensors around it, or writes to one of two arguments that share memory.
     """
     for values, kind in ((modules, torch.nn.Module), (optimizers, torch.optim.Optimizer)):
         if not all(isinstance(x, kind) for x in values):

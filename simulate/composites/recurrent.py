@@ -4,8 +4,7 @@
 
 The layer kernel of CPUs exists for LSTM in float32, and on some processors in half precision; elsewhere PyTorch takes
 recurrent layers apart itself, down to the fused cells of CUDA. Formulas are PyTorch's for the CPU: the inputs of
-all times are multiplied at once, so that a layer has the same bits with a kernel and without. Packed sequences are left
-to the kernel.
+all times are multiplied at once, so a layer has the same bits with a kernel and without. Packed sequences go to it.
 """
 
 # ruff: noqa: SLF001  many ATen operations have names that begin with an underscore

@@ -184,8 +184,7 @@ class CostCounter(Watcher):
     ) -> Format | None:
         """Returns the format of a result in memory; None for its dtype's own.
 
-        It is the format that results are rounded to, or for copied values their format in memory, if that has fewer
-        bits.
+        It is the format of rounded results, or for copied values their format in memory, if that has fewer bits.
         """
         if not (x.dtype.is_floating_point or x.dtype.is_complex):
             return None

@@ -130,8 +130,7 @@ def exact(function: _F | None = None) -> ExactBlock | _F:
       of the block it is rounded if called outside, and exact if called inside.
     - In a step of :func:`roundoff.compile`, the results of the block are not rounded either. A compiled step that is
       called inside of a block runs in its own simulation.
-    - Numbers that rounding has changed before do not come back: a loss that was computed outside of the block stays
-      rounded.
+    - Values that were rounded before do not come back: a loss from outside of the block stays rounded.
 
     Args:
         function: to decorate; None for a ``with`` block.

@@ -159,8 +159,7 @@ class Simulation(Witness):
     def change(self, policy: Policy | Format | str) -> None:
         """Replaces the policy by another with the same format of results; it holds from the next entry on.
 
-        The step and the counts are kept. :meth:`plans`, :meth:`audit` and :meth:`unused_rules` describe only
-        the new policy.
+        The step and the counts are kept. :meth:`plans`, :meth:`audit`, :meth:`unused_rules` describe the new policy.
 
         Raises:
             FormatError: a thread is inside of its block, or the format of results differs.
@@ -269,8 +268,7 @@ class Simulation(Witness):
         """Wraps ``function``: each call runs in a new simulation with the settings of this one, at step 0.
 
         It is meant for ``@roundoff.simulate("e5m10")``. Stochastic rounding draws the same bits in every call. A
-        generator or coroutine is simulated while it runs, and does not affect its caller's arithmetic while it is
-        suspended.
+        generator or coroutine is simulated while it runs, and does not affect its caller while it is suspended.
 
         Raises:
             FormatError: it is a class, or an asynchronous generator; or this simulation counts or carries twins, and

@@ -1,7 +1,6 @@
 """The compiled C++ of the shortcut, called through ctypes: loaded when a simulation is entered for the first time.
 
-Where it cannot be, simulations run as they would without it, with the same bits; ``ROUNDOFF_NATIVE`` decides whether it
-is used at all.
+Where it cannot be, simulations run without it, with the same bits; ``ROUNDOFF_NATIVE`` decides whether to use it.
 """
 
 from __future__ import annotations

@@ -135,9 +135,8 @@ class Policy:
     def engine(cls, format: Format | str) -> Policy:
         """Rounds every result, and sees parameters rounded: an engine that has its weights in the format.
 
-        ``Policy(format)`` on its own is a float32 program with rounded results: its weights, which come from
-        outside, are multiplied as they are until something is computed from them. Rollouts of an inference engine use
-        cast weights.
+        ``Policy(format)`` on its own is a float32 program with rounded results: its weights, which come from outside,
+        are multiplied unrounded until something is computed from them. Inference engines use cast weights.
         """
         return cls(format, rules=(Rule(role=Role.PARAMETERS, format=format),))
 
@@ -240,8 +239,7 @@ class Policy:
         """Returns the policy with a different policy within a part of the program.
 
         ``Policy.mixed_precision("bf16").with_part("GRPOTrainer._generate", Policy.fp8("rowwise", "bf16"))`` trains in
-        bfloat16 and samples in FP8. This policy has no effect in the part, and the rules of the part's policy have none
-        outside of it.
+        bfloat16 and samples in FP8. This policy has no effect in the part, and the part's rules have none elsewhere.
 
         Args:
             name: qualified name of a function, name of a block :func:`roundoff.part`, a pattern, or several; see

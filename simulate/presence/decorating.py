@@ -18,8 +18,7 @@ def decorated(function: _F, block: Callable[[], AbstractContextManager[Any]], na
 
     Args:
         function: function of any kind but an asynchronous generator.
-        block: makes the context that a call enters. A generator or a coroutine is in its block while it runs, not while
-            it is suspended.
+        block: makes the context that a call enters. A generator or coroutine is in its block while it runs.
         name: name of the decorator, as in ``roundoff.exact()``.
 
     Raises:

@@ -5,8 +5,7 @@ that a dtype counts, the open end of a range of random values. A kernel of the c
 
 Some derivatives look for the elements of an operand that are equal to the result: of maxima, minima, medians and
 largest norms. A result is of the format. An operand from outside of the simulation, such as an initial weight, is not,
-and nothing would be equal: the gradient would be NaN or zero. So these comparisons see operands as values of the
-format.
+and nothing would be equal: the gradient would be NaN or zero. So these comparisons see operands in the format.
 """
 
 from __future__ import annotations

@@ -24,8 +24,7 @@ _SHOWN = 10  # rows of each table that are printed
 class Digits(NamedTuple):
     """The significant decimal digits of one value, or of the elements of one tensor.
 
-    Digits are infinite where all samples are equal, 0 where no digit is significant, and NaN where some sample is not
-    finite.
+    Digits are infinite where all samples are equal, 0 where no digit is significant, NaN where a sample is not finite.
     """
 
     name: str

@@ -60,8 +60,7 @@ def script_digits(
 
     Raises:
         FormatError: a setting does not exist.
-        ScriptError: the script does not exist, no argument has a place for seeds, or a run ended with another exit
-            status than 0.
+        ScriptError: no such script, no argument has a place for seeds, or a run ended with another exit status than 0.
     """
     kind = checked_randomness(randomness, samples, seeds, has_format=policy is not None)
     if not script.is_module:

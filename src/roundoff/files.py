@@ -1,8 +1,7 @@
 """Writes, reads and locks files for all parts: files appear only complete, and links are not followed by writes.
 
-A folder of results may have been made by anybody, and hold links, pipes and devices in place of files. A write
-never follows a link at the path of the file, and a read takes only a regular file of a size that this package's
-files may have.
+A folder of results may have been made by anybody, and hold links, pipes and devices in place of files. A write never
+follows a link at the file's path, and a read takes only a regular file of a size that this package's files may have.
 """
 
 from __future__ import annotations

@@ -22,8 +22,7 @@ COSTS = "costs.json"
 _OWN_NAMES = {"runs", MARKER, ".lock", COSTS}
 
 State = Literal["running", "waiting", "done", "crashed", "failed"]
-"""The state of a run: ``waiting`` for somebody to work on it; ``done`` and ``crashed`` are results; ``failed`` is tried
-again."""
+"""The state of a run: ``waiting`` for a worker; ``done`` and ``crashed`` are results; ``failed`` is tried again."""
 
 
 class SweepDirectory:
@@ -69,8 +68,7 @@ class SweepDirectory:
         """Writes the plan; runs of an earlier plan of the same sweep stay listed.
 
         Returns:
-            Notices for the user: the program has changed since; runs that have ended are scored by the metric of this
-            plan.
+            Notices for the user: the program has changed since; ended runs are scored by the metric of this plan.
 
         Raises:
             SweepError: the folder is something else.

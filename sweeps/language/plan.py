@@ -128,8 +128,7 @@ def plan_run(path: str | Path | None, overrides: Sequence[str] = ()) -> TrainCon
     """Makes the config of a single run.
 
     Args:
-        path: a YAML or JSON file with a mapping of ``TrainConfig`` keys, or the ``config.json`` of a run; None for
-            the defaults.
+        path: a YAML or JSON file of ``TrainConfig`` keys, or the ``config.json`` of a run; None: defaults.
         overrides: ``key=value`` arguments.
 
     Raises:

@@ -40,8 +40,7 @@ class SearchGoal(BaseModel):
         of: the key of the format, of the run or of its actors.
         bits: ``significand`` or ``exponent``: the bits in which the formats differ; ``width``: formats of any
             families that differ in the bits of a number.
-        until: ``within 2 %``: how far below the reference's mean (above it, for a metric to be minimized) is good
-            enough.
+        until: ``within 2 %``: how far below the reference's mean (above it, if minimized) is good enough.
         by: the cost that the cheapest arithmetic minimizes: the bits of a number that a step moves on average, its bit
             operations, bytes moved, the products' cost by a model, given as the model's name or file; or the bytes that
             are kept (``memory``).

@@ -32,8 +32,7 @@ def run_child(program: Program, order: dict[str, Any], message_pipe: int, stop_p
         program: the program of the run.
         order: ``config``, ``metric`` and ``directory`` of the run.
         message_pipe: a pipe to write JSON lines to: ``{"progress": {...}}``, and at the end ``{"event": ...}`` with
-            ``ended``, ``failed`` with a ``reason`` and whether it ``ends_sweep``, or ``stopped`` and whether it was
-            ``saved``.
+            ``ended``, ``failed`` with a ``reason`` and whether it ``ends_sweep``, or ``stopped`` and whether ``saved``.
         stop_pipe: a pipe to read from; any message asks the run to save and stop.
         parent: the process that forked this one; this one ends with it.
     """

@@ -85,8 +85,7 @@ def run_program(
         The content of ``result.json``.
 
     Raises:
-        ProgramError: the program has raised something while all its numbers were finite, or returned something else
-            than numbers.
+        ProgramError: the program raised an error while its numbers were finite, or returned other things than numbers.
         SweepError: the program's flags cannot have one of its settings.
         RunError: the folder is another run's, or this machine lacks the device.
         FileError: a file cannot be written, is damaged, or another process works in the folder.

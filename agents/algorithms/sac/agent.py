@@ -149,8 +149,7 @@ class SoftActorCritic(Learner):
     ) -> torch.Tensor:
         """Returns the targets of the critics; all tensors are (n, 1).
 
-        ``copies``: the number of copies of the batch, one after the other; all copies of a transition get the mean of
-        their targets.
+        ``copies``: the number of copies of the batch, in turn; copies of a transition get the mean of their targets.
         """
         if self.exact_errors or self.stochastic_targets:
             discount, entropy = self.numbers["discount"], (self.temperature, next_log_prob, self.reward_scale)

@@ -2,8 +2,7 @@
 
 Each way has constants, which are read once, and a function of an element's bits and the constants. Every intermediate
 stays 32 (64) bits wide, hence the many casts: numba would widen ``uint32 + uint32``. Of several ways that can round a
-format the cheapest is taken; measured in cache, ns per element with 512-bit vectors: chain 0.07, uniform 0.06, any
-0.12.
+format the cheapest is taken; in cache, ns per element with 512-bit vectors: chain 0.07, uniform 0.06, any 0.12.
 """
 
 from __future__ import annotations

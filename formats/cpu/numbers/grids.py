@@ -130,8 +130,7 @@ def round_channels(
             if rounding is stochastic.
         target: same dtype, shape and strides; may be ``source``, may not otherwise overlap it.
         layout: the number of channels, and the stride of their axis.
-        parameters: reciprocals of the scales, scales and zero points; one, or one for each channel; contiguous, dtype
-            of ``source``.
+        parameters: reciprocals of scales, scales, zero points; one or one per channel; contiguous, dtype of ``source``.
         codes: smallest and largest integer.
         options: the mode, and the random bits of stochastic rounding.
         between: whether to choose between the numbers as they are, rather than to round their number of steps.

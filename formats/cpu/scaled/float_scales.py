@@ -111,8 +111,7 @@ def round_scaled(
     Args:
         source: float32 or float64 on the CPU, its elements filling one gapless piece of memory; not empty.
         target: same dtype, shape and strides; may be ``source``, may not otherwise overlap it.
-        layout: the length of the axis, its stride, and the number of elements of a block; the last block along the axis
-            may be shorter.
+        layout: the length and the stride of the axis, and the elements of a block; the last may be shorter.
         largest: the largest number of the format.
         rounded: rounds a tensor to the format in place.
         power_of_two: whether scales are powers of two.

@@ -104,8 +104,7 @@ def round_groups(
         source: float32 or float64 on the CPU, its elements filling one gapless piece of memory; not empty; contiguous
             if rounding is stochastic.
         target: same dtype, shape and strides; may be ``source``, may not otherwise overlap it.
-        layout: the length of the axis, its stride, and the number of elements of a group; the last group along the axis
-            may be shorter.
+        layout: the length and the stride of the axis, and the elements of a group; the last may be shorter.
         codes: smallest and largest code.
         parameters: scales and zero points in the order of the groups in memory; contiguous, dtype of ``source``; None
             to derive them from minimum and maximum.
