@@ -193,7 +193,7 @@ def draw(name: str, content: bytes, table: pd.DataFrame, title: str, size: Size,
 
 
 def open_run_warnings(path: Path, experiment: Experiment, place: str = "the degradation plot") -> list[str]:
-    """Warns of runs that have not ended, and so are missing in ``place``.
+    """Warns of runs that have failed or not ended, which are missing in ``place``.
 
     Raises:
         AnalysisError: no run has ended.
@@ -207,7 +207,8 @@ def open_run_warnings(path: Path, experiment: Experiment, place: str = "the degr
     if open_runs.empty:
         return []
     counts = ", ".join(f"{count} {status}" for status, count in open_runs["status"].value_counts().items())
-    return [f"{path}: {len(open_runs)} runs have not ended ({counts}) and have no score in {place}"]
+    missing = "1 run has" if len(open_runs) == 1 else f"{len(open_runs)} runs have"
+    return [f"{path}: {missing} no score in {place} ({counts})"]
 
 
 def read_table(content: bytes, numbers: Collection[Any] = ()) -> pd.DataFrame:

@@ -209,7 +209,7 @@ def _notes(experiment: Experiment, warnings: list[str]) -> Safe | None:
     notes = []
     scored = ended(runs)
     if len(scored) < len(runs):
-        notes.append(f"{len(runs) - len(scored)} of {len(runs)} runs have not ended; they have no score.")
+        notes.append(f"{len(runs) - len(scored)} of {len(runs)} runs have no result yet, or failed.")
     if len(scored):
         if (scored["status"] == "crashed").all():
             crash = experiment.metric.crash

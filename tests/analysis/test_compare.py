@@ -153,7 +153,7 @@ def test_open_runs_are_not_in_the_figure(tmp_path):
     folder = write_sweep(tmp_path / "1", "dqn")
     (folder / "runs" / "05-e5m2-0" / "result.json").unlink()
     _, (warning,) = compare([folder], tmp_path, types=[])
-    assert warning.endswith("1 runs have not ended (1 waiting) and have no score in the figure")
+    assert warning.endswith("1 run has no score in the figure (1 waiting)")
     assert lines(tmp_path)["runs"].tolist() == [1, 2]
 
 

@@ -513,7 +513,7 @@ def test_unfinished_and_damaged_runs_are_reported_and_left_out(sweep):
     (sweep / "runs" / "cartpole_swingup-e5m5-s1-all" / "result.json").write_text('{"status": "odd"}')
     _, warnings = plot(sweep, figures=["degradation"], types=["svg"])
     text = "\n".join(warnings)
-    assert "4 runs have not ended (2 waiting, 2 failed)" in text
+    assert "4 runs have no score in the degradation plot (2 waiting, 2 failed)" in text
     assert "result.json: is not JSON" in text
     assert "is not the result of a run" in text
     table = pd.read_csv(sweep / "summary.csv").set_index("format")

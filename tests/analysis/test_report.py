@@ -244,7 +244,7 @@ def test_damage_is_said_on_the_page(sweep):
     page = page_of(sweep)
     assert "metrics.jsonl:2: this line is torn" in page.text
     assert "is not the table of an observed run" in page.text
-    assert "2 of 12 runs have not ended" in page.text
+    assert "2 of 12 runs have no result yet, or failed" in page.text
     assert "failed \u2013 MemoryError" in page.text
 
 

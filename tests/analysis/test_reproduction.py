@@ -94,7 +94,7 @@ def test_numbers_stand_beside_those_that_the_paper_prints(tmp_path):
     finish(plan, tmp_path / "out", some, score=lambda config: level.get(config.baseline, 100.0 + 2 * config.seed))
     written, warnings = reproduce(tmp_path / "out", "fig1", ["svg"])
     assert [path.name for path in written] == ["fig1.csv", "fig1.svg", "fig1.md"]
-    assert [warning.rpartition(": ")[2][:23] for warning in warnings] == ["156 runs have not ended"]
+    assert [warning.rpartition(": ")[2][:22] for warning in warnings] == ["156 runs have no score"]
     rows = cells(written[-1].read_text())
     assert [(row[0], row[3], row[5], row[6][:9]) for row in rows if "naive" in row[2] or row[1] == "fp32"] == [
         ("mean over tasks", "0 ± 0", "4", "0 (Figure"), ("mean over tasks", "101 ± 1", "0", ""),

@@ -185,7 +185,7 @@ def _format_findings(findings: dict[str, Any]) -> str:
     for extra, missing in findings["missing"].items():
         advice = f"no {', '.join(missing)}: {INSTALL.format(extra)}"
         rows.append((f"extra {extra}", advice if missing else "installed"))
-    numbers = f"{findings['cores']} cores, {findings['threads']} threads of PyTorch"
+    numbers = f"{findings['cores']} cores, threads of PyTorch: {findings['threads']}"
     rows.append(("processor", f"{findings['processor']}, {numbers}"))
     for device, kernels in zip(findings["devices"], findings["kernels"], strict=True):
         model = f"{device['model']}, {device['memory'] / _GIB:.0f} GiB; " if "model" in device else ""
