@@ -336,8 +336,8 @@ def compile(  # noqa: A001  torch's name
             found, changes other things than tensors around it, or writes to one of two arguments that share memory.
     """
     for values, kind in ((modules, torch.nn.Module), (optimizers, torch.optim.Optimizer)):
-        if not all(isinstance(x, kind) for x in values):
-            raise FormatError(f"compile takes a list of {kind.__name__}s, got {values!r}")
+        if not (isinstance(values, (list, tuple)) and all(isinstance(x, kind) for x in values)):
+            raise FormatError(f"compile takes a list or tuple of {kind.__name__}s, got {values!r}")
     if not (simulation is None or isinstance(simulation, Simulation)):
         raise FormatError(
             f"compile takes a simulation, such as roundoff.simulate('e5m10'), or None for plain arithmetic, got"

@@ -95,10 +95,9 @@ class Policy:
         object.__setattr__(self, "random_bits", int(random_bits))
         for name in ("exact_in", "only_in"):
             object.__setattr__(self, name, _functions(getattr(self, name), name))
-        rules = tuple(self.rules)
-        if not all(isinstance(rule, Rule) for rule in rules):
-            raise FormatError(f"rules of a policy must be Rule objects, got {rules!r}")
-        object.__setattr__(self, "rules", rules)
+        if not (isinstance(self.rules, (list, tuple)) and all(isinstance(rule, Rule) for rule in self.rules)):
+            raise FormatError(f"rules of a policy must be a list or tuple of Rule objects, got {self.rules!r}")
+        object.__setattr__(self, "rules", tuple(self.rules))
 
     @classmethod
     def of(cls, what: Policy | Format | str) -> Policy:
@@ -259,7 +258,7 @@ class Policy:
                     f"{setting} of a policy applies to the whole program, and in a part it cannot be"
                     f" {getattr(inner, setting)}, where the program has {getattr(self, setting)}"
                 )
-        names = (name,) if isinstance(name, str) else tuple(name)
+        names = tuple(name) if isinstance(name, (list, tuple)) else (name,)
         if not names or not all(isinstance(text, str) and text and not text.startswith("!") for text in names):
             raise FormatError(f"a part is named by a function or a block, or a pattern, or several, got {name!r}")
         excluded = tuple(f"!{pattern}" for pattern in names)  # the rules of this policy leave the part out

@@ -404,3 +404,5 @@ def test_a_compiler_that_fails_is_done_without(error, reason, monkeypatch):
 def test_what_is_no_simulation_is_refused(given):
     with pytest.raises(FormatError, match=r"compile takes a simulation, such as .*, got ('e5m10'|Identity)"):
         roundoff.compile(lambda x: x, given)
+    with pytest.raises(FormatError, match=r"compile takes a list or tuple of Modules, got "):
+        roundoff.compile(lambda x: x, roundoff.simulate("e5m10"), modules=given)

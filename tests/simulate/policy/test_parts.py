@@ -280,7 +280,7 @@ def test_a_recipe_has_a_name_where_no_format_has_it():
 
 WRONG = {
     "nowhere": (lambda: Policy("e5m2").with_part("!f", "e4m3"), "a part is named by"),
-    "no part": (lambda: Policy("e5m2").with_part((), "e4m3"), "a part is named by"),
+    "no part": (lambda: Policy("e5m2").with_part(3, "e4m3"), "a part is named by"),
     "a name": (lambda: roundoff.part("a/b").__enter__(), "without / : "),
     "an empty name": (lambda: roundoff.part(" ").__enter__(), "name of a part"),
     "no text": (lambda: Rule(within=3, format="e5m2"), "within of a rule must be a pattern"),

@@ -338,6 +338,8 @@ def test_the_audit_names_every_operation_and_its_treatment():
 def test_mistakes_are_named(description, message):
     with pytest.raises(FormatError, match=message):
         Policy.parse(description, "e5m10")
+    with pytest.raises(FormatError, match="rules of a policy must be a list or tuple of Rule objects, got "):
+        Policy("e5m10", rules=description)
 
 
 @pytest.mark.parametrize(
