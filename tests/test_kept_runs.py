@@ -77,7 +77,7 @@ def test_what_the_page_about_the_next_fix_says_in_words_is_so():
     assert below[2:] == ["0", "0"]
     files = (DATA.parents[2] / "README.md", RESEARCH / "results.md")
     fronts = [" ".join(file.read_text(encoding="utf-8").split()) for file in files]
-    assert "sixteen seeds each, no run fails; without them 31 of 32 fail." in fronts[0]
+    assert "no run fails on two tasks with 16 seeds each. Without them 31 of 32 fail." in fronts[0]
     assert "no run in e4m3 fails, and nearly all fail without them. It is equivalent" in fronts[1]
     assert "None of 32 runs fails on two tasks; with only the six fixes 31 of 32 fail." in page
     ours, plain = ([next_fix.scores_of(runs, case, "cartpole_swingup")] for case in ("e4m3, with all four", FP32))

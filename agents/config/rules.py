@@ -209,7 +209,7 @@ RULES = (
          " after every step"),
     KeyRule(lambda c: c.communicate_every > 1 and " and no ".join(fix for fix in NEED_SINGLE_STEPS if fix in c.fixes),
          "communicate_every",
-         "communicate_every: {c.communicate_every} sums steps, without {found}; leave them out of fixes, or"
+         "communicate_every: {c.communicate_every} adds up steps, and allows no {found}; leave them out of fixes, or"
          " exchange after every step"),
     # Errors of values.
     KeyRule(lambda c: EXACT_ERRORS in c.fixes and getattr(c, "atoms", 1) > 1, "fixes",

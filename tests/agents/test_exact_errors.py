@@ -126,7 +126,9 @@ def test_alone_and_in_a_population_a_run_leaves_the_same_bytes(tmp_path, uncompi
 
 def test_configs_in_which_it_would_do_nothing_are_refused():
     exact = {"fixes": ["all", "exact_errors"]}
-    with pytest.raises(ValueError, match="exact_errors is for values, and atoms: 51 learns their distributions"):
+    with pytest.raises(
+        ValueError, match="exact_errors is for the error of a value, and atoms: 51 learns distributions"
+    ):
         TrainConfig(algorithm="d4pg", **exact)
     with pytest.raises(ValueError, match="exact_errors rounds no target, which stochastic_targets would round"):
         TrainConfig(fixes=["all", "exact_errors", "stochastic_targets"])

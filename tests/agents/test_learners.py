@@ -514,7 +514,10 @@ def test_each_learner_has_its_share():
         ({"asynchronous": True}, "asynchronous learners share memory: leave it out"),
         ({"device": "cuda:1"}, "each of the 2 learners has its own GPU, got device: cuda:1"),
         ({"communicate_every": 2}, "is for asynchronous learners"),
-        ({"communicate": None, "asynchronous": True, "communicate_every": 2}, "no compound_loss_scaling and no kahan"),
+        (
+            {"communicate": None, "asynchronous": True, "communicate_every": 2},
+            "no compound_loss_scaling and no kahan",
+        ),
         (
             {"communicate": None, "asynchronous": True, "communicate_every": 2, "optimizer": "rmsprop"},
             "the steps of adam",

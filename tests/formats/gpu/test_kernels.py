@@ -10,7 +10,7 @@ from formats_exact import hash_reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roundoff.formats import Format, FormatError, RandomBits, Rounding, lists, round
+from roundoff.formats import Format, FormatError, RandomBits, Rounding, round, rounding
 from roundoff.formats.base import family, memory
 from roundoff.formats.base.modes import RoundingOptions
 from roundoff.formats.base.names import FAMILIES
@@ -232,7 +232,7 @@ def test_random_words_of_places_beyond_two_to_the_32():
 @pytest.mark.parametrize("mode", [Rounding.NEAREST_EVEN, Rounding.UP, Rounding.STOCHASTIC], ids=str)
 @pytest.mark.parametrize("name", ["e5m10", "bf16", "fp8_e4m3", "binary8p3ue"])
 def test_lists(monkeypatch, name, mode):
-    monkeypatch.setattr(lists, "has_kernels", lambda _: True)
+    monkeypatch.setattr(rounding, "has_kernels", lambda _: True)
     fmt, launches = Format.parse(name), []
     monkeypatch.setattr(type(fmt), "_kernel_is_right", lambda *_: True)  # as it is known to be after the first use
     run = launch._launch
@@ -243,7 +243,7 @@ def test_lists(monkeypatch, name, mode):
     randoms = [RandomBits(1, i) if mode is Rounding.STOCHASTIC else None for i in range(len(shapes))]
     expected = [fmt.rounded(x, mode, None, random) for x, random in zip(tensors, randoms, strict=True)]
     draws = iter(randoms)
-    lists.round_list(tensors, fmt, mode, (lambda: next(draws)) if mode is Rounding.STOCHASTIC else None)
+    rounding.round_list(tensors, fmt, mode, (lambda: next(draws)) if mode is Rounding.STOCHASTIC else None)
     assert all(map(same_bits, tensors, expected))
     assert len(launches) == 1
 
@@ -262,8 +262,8 @@ def test_lists_of_nothing_and_of_what_is_no_number(monkeypatch, as_if_on_a_gpu, 
         expected = [fmt.rounded(x, mode, None, random) for x, random in zip(tensors, randoms, strict=True)]
         draws = iter(randoms)
         as_if_on_a_gpu(on=True)
-        monkeypatch.setattr(lists, "has_kernels", lambda _: True)
-        lists.round_list(tensors, fmt, mode, draws.__next__ if mode is Rounding.STOCHASTIC else None)
+        monkeypatch.setattr(rounding, "has_kernels", lambda _: True)
+        rounding.round_list(tensors, fmt, mode, draws.__next__ if mode is Rounding.STOCHASTIC else None)
         as_if_on_a_gpu(on=False)
         assert all(map(same_bits, tensors, expected))
         assert next(draws, None) is None
