@@ -1,4 +1,4 @@
-"""Results that are computed as one operation, exactly, and rounded once, stochastically."""
+"""Results that are computed exactly, as one operation, and rounded once, stochastically or to the nearest."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def rounded_stochastically(exact: torch.Tensor, dtype: torch.dtype, operation: s
     """Rounds a result once, stochastically, to the format of the arithmetic around the caller.
 
     The surrounding simulation determines the format, of results of ``operation``, and the random bits: they follow from
-    its seed, its step, the number of the rounding and the element. Without a simulation, tensors of PyTorch's half
-    precisions are in these formats; ``simulate("fp32", seed=0)`` then supplies the random bits, and rounds nothing. The
-    carrier, float32 or float64, is not a format to round to: there the result is rounded to the nearest.
+    its seed, its step, the index of the rounding and the element. If its format is the carrier's, float16 and bfloat16
+    are formats of their own: ``simulate("fp32", seed=0)`` only supplies random bits. float32 and float64 are no formats
+    to round to: there the result is rounded to the nearest.
 
     NaN and infinities stay. A result below the smallest number becomes 0 or that number, and is right on average.
     Values beyond the largest number become infinity or the largest number, by the format's rules.

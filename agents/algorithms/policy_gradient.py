@@ -226,8 +226,8 @@ class PolicyGradient(Learner):
         is the value of the rest.
 
         Args:
-            rollout: see ``Judge``.
-            last: see ``Judge``.
+            rollout: transitions, step by step, all environments of a step together.
+            last: (n, 1): whether an episode ended with the transition.
 
         Source:
             Schulman et al., "High-Dimensional Continuous Control Using Generalized Advantage Estimation", (16);

@@ -25,13 +25,13 @@ def differentiate(
 
     Args:
         learner: the learner with the network and optimizer ``critic``.
-        q: Outputs of k critics, (k, n, 1), with their graph; unrounded if errors are one operation.
-        target: Target values, (n, 1); unrounded if errors are one operation.
+        q: Outputs of k critics, (k, n, 1), with their graph; unrounded with the fix exact_errors.
+        target: Target values, (n, 1); unrounded with the fix exact_errors.
         count: the divisor of the sum of squares.
         weights: the weight of each transition in that sum, (n, 1); None: all count alike.
 
     Returns:
-        ``td_error``, (k, n, 1), and ``q``: the target.
+        ``td_error``, (k, n, 1), and ``q``, the target values, for the log.
     """
     error = learner.errors_of(q, target)
     optimizer = learner.optimizers["critic"]

@@ -19,7 +19,7 @@ ROLLOUT_PANELS = {
     "rollout_outside": Panel("steps whose ratio is not within 0.1 of 1"),
     "rollout_ess": Panel("effective sample size of a rollout's steps"),
 }
-"""The logged values of rollouts in a separate arithmetic that are drawn."""
+"""The logged values of rollouts in a separate arithmetic that are plotted."""
 _FREE = KeyRole.TIMELESS
 _OF_EXPERIENCE = KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS | KeyRole.LATER
 

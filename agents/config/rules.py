@@ -178,8 +178,7 @@ RULES = (
     KeyRule(_unfit_qat, "qat", "qat.format: {found[0]} is not for an agent in {found[1]}: {found[2]}"),
     # First weights that are moved.
     KeyRule(lambda c: c.perturb and c.format != "fp32" and c.format, "perturb",
-         "perturb: {c.perturb} moves the first weights of runs in fp32, others are compared with, got format: {found};"
-         " leave it out, or set format: fp32"),
+         "perturb: {c.perturb} moves the first weights of runs in fp32, got format: {found}; set format: fp32"),
     KeyRule(lambda c: c.perturb and next((k for k in ("policy", "storage", "qat") if getattr(c, k)), None), "perturb",
          "perturb: {c.perturb} is for runs that nothing rounds, got {found}; leave one of them out"),
     KeyRule(lambda c: c.perturb and c.baseline != "none", "perturb",

@@ -18,7 +18,7 @@ from .sampling import Sample
 
 
 class _PendingTransition(NamedTuple):
-    """A transition that has not ended: its first values, the number of its image, and its rewards and ratios so far."""
+    """A transition that has not ended: its first columns, the index of its image, and its rewards and ratios so far."""
 
     head: torch.Tensor
     image: int

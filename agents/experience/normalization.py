@@ -16,7 +16,7 @@ _FIRST_COUNT = 1e-4  # the weight of the initial moments, mean 0 and variance 1,
 
 @final
 class RunningMoments:
-    """Mean and variance of each element of all rows so far, in float64; after NaN or infinity they remain NaN.
+    """Mean and variance of each element of all rows so far, in float64; NaN and infinities stay in them.
 
     Args:
         size: the number of elements in a row.
@@ -25,8 +25,8 @@ class RunningMoments:
         state: mean, variance and count, (3, size), float64 on the CPU: the complete state for checkpoints.
 
     Source:
-        Chan, Golub & LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances"; that there
-        is a ten-thousandth of a number of variance 1 at first is as in OpenAI's Baselines.
+        Chan, Golub & LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances"; the
+        initial moments, with the weight of 1e-4 rows, are as in OpenAI's Baselines.
     """
 
     def __init__(self, size: int) -> None:

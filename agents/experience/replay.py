@@ -15,7 +15,7 @@ class Batch:
     """Transitions; every tensor is a view of ``rows``, (batch, ...).
 
     Attributes:
-        rows: all other attributes, in columns.
+        rows: the whole rows; the other attributes are their columns.
         observations: (batch, observation).
         observations_and_actions: (batch, observation + action), the input of critics.
         actions: (batch, action).

@@ -36,7 +36,7 @@ def normal_log_prob(x: torch.Tensor, mean: torch.Tensor, sigma: torch.Tensor, lo
     """Computes the log-density as -((x - mean) / sigma)^2 / 2 - log sigma - log sqrt(2 pi) (normal-fix).
 
     The quotient is of the order of 1 for samples of the distribution, also for small sigma. The division comes before
-    the square, so that nothing underflows.
+    the square, so that no divisor underflows.
 
     Args:
         x: the points; any floating-point type, broadcast against the others.

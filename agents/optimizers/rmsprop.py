@@ -28,7 +28,7 @@ class RMSProp(_WithoutFirstMoment, KeepingSquares):
 
     It does not use momentum, and v begins as 0, without bias correction. eps is added outside of the root, as in
     ``torch.optim.RMSprop``; TensorFlow's, which the A2C paper used, adds it inside. In low precision v underflows
-    as Adam's does: in e5m10 it is 0 wherever |g| < 1.7e-3, and the step is then g / eps.
+    as Adam's does: in e5m10 it is 0 wherever |g| < 1.7e-3, and the step is then lr g / eps.
 
     Args:
         params: tensors, or groups of them as for every ``torch.optim`` optimizer.

@@ -26,7 +26,7 @@ from ..run.restored import read_finished
 from ..run.stopping import StopRequest
 from .finished import finished_agent, looked_at
 
-Play: TypeAlias = Callable[..., tuple[Evaluation, Ranges]]
+Play: TypeAlias = Callable[..., tuple[Evaluation, Ranges]]  # plays the episodes with a quantization
 
 _UNQUANTIZED = Quantization("as it is")
 
@@ -39,7 +39,7 @@ class QuantizedRun:
     Attributes:
         config: the config of the run.
         original: the returns of the unchanged policy.
-        quantized: the returns by quantization; empty after a crash, caused by a non-finite action.
+        quantized: the evaluation of each quantization, by name; it has no returns if an action was not finite.
     """
 
     config: TrainConfig

@@ -36,8 +36,8 @@ class Conditions:
             other runs, gets that name.
 
     Attributes:
-        keys: settings that take more than one value, in alphabetical order; none of them are task, format, seed,
-            settings of how a run is carried out, and settings that follow from the task or the algorithm.
+        keys: settings that take more than one value, in alphabetical order, without task, format, seed, settings of how
+            a run is carried out, and settings that follow from the task or the algorithm.
         independent: the keys that no other key determines; less telling keys (:func:`is_less_telling`) are left out
             even if only several others together determine them.
     """
@@ -132,7 +132,7 @@ class Conditions:
             if key in MAPPINGS
             for value, cases_of_value in cases_of_runs.groupby(runs[key])
         }
-        names = {key: min(names) for key, names in case_names.items() if len(names) == 1}
+        names = {pair: min(cases) for pair, cases in case_names.items() if len(cases) == 1}
         counts = Counter((key, name) for (key, _), name in names.items())
         return {(key, value): name for (key, value), name in names.items() if counts[key, name] == 1}
 
@@ -233,7 +233,7 @@ def duplicates_in_fp32(configs: Mapping[str, dict[str, Any]], outcomes: Mapping[
 
 def drop_policy(columns: dict[str, dict[str, Any]], configs: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Removes the policy from columns of runs in fp32, by id, if the other runs have several policies."""
-    free = {identity for identity in columns if without_policy(configs[identity]) is not None}
-    if len({columns[identity].get("policy") for identity in columns.keys() - free}) < 2:
+    in_fp32 = {identity for identity in columns if without_policy(configs[identity]) is not None}
+    if len({columns[identity].get("policy") for identity in columns.keys() - in_fp32}) < 2:
         return columns
-    return {identity: {**row, "policy": NO_POLICY} if identity in free else row for identity, row in columns.items()}
+    return {identity: {**row, "policy": NO_POLICY} if identity in in_fp32 else row for identity, row in columns.items()}

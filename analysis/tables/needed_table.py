@@ -66,7 +66,7 @@ def needed_table(experiment: Experiment, margin: float = MARGIN) -> pd.DataFrame
 
 
 def _family(name: str) -> tuple[int | str, int]:
-    """Returns the family of a format, by exponent bits or by name, and its width."""
+    """Returns the family of a format, by exponent bits or by name, and its width; variants of a float share one."""
     if not np.isnan(significand_bits(name)):
         return int(exponent_bits(name)), int(significand_bits(name))
     numbered = re.fullmatch(r"([a-z]+)([0-9]{1,4})", str(parsed(name) or ""))
@@ -113,7 +113,7 @@ def needed_bits(reference: Tasks, widths: Mapping[int, Tasks], *, margin: float 
 
     Returns:
         The width. A width with one run on a task has no confidence (NaN), nor have narrower ones; nor has any if fp32
-        has one run, or itself scores 0, which anything is as good as.
+        has one run, or scores 0, which leaves no margin.
 
     Source:
         Non-inferiority with a margin: Piaggio et al., "Reporting of noninferiority and equivalence randomized

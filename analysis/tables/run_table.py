@@ -102,9 +102,9 @@ def _operation_and_line(reason: str) -> tuple[str, str]:
 
 
 def first_failures(experiment: Experiment) -> pd.DataFrame:
-    """Finds the operation that failed first in most crashed runs, for each task, format and condition with crashes.
+    """Finds the most frequent first failure of crashed runs, for each task, format and condition with crashes.
 
-    Columns: ``task``, ``format``, the conditions, ``crashed`` (runs) of how many ``runs`` that have ended,
+    Columns: ``task``, ``format``, the conditions, ``crashed`` (runs), ``runs`` (that have ended),
     ``first_step`` (of the earliest crash), ``first_non_finite`` (empty if no run was observed) and the ``line`` that it
     is of (the user's own, by file), ``observed`` (crashed runs that name an operation) and ``share`` (of them that name
     this one). Ordered as the summary.

@@ -39,19 +39,19 @@ def order_key(x: Any) -> Any:
 
 
 def shared_power(low: Any, high: Any, data: Any) -> Any:
-    """The power of two of a block: (before, after, smallest, largest)."""
+    """Returns the factors before and after rounding, and the smallest and largest element, for a power of two."""
     settings, p, largest, tensor_scale = data  # p: addend, emax, emin, significand bits, whether zero has a sign
     return power_scale(unsigned(high), p[0], p[1], p[2], largest[0])
 
 
 def scale_within(low: Any, high: Any, data: Any) -> Any:
-    """The scale of a block of NVFP4: (before, after, smallest, largest)."""
+    """Returns the divisor and the factor of the scale of a block of NVFP4, and the smallest and largest element."""
     settings, p, largest, tensor_scale = data
     return scale_in_tensor(unsigned(high), p[2], largest[0], tl.load(tensor_scale))
 
 
 def multiplied(x: Any, shared: Any, data: Any, word: Any) -> Any:
-    """An element of a block with a power of two."""
+    """Rounds an element of a block whose scale is a power of two."""
     settings, p, largest, tensor_scale = data
     before, after, smallest, most = shared
     sign = left(unsigned(p[4]), unsigned(WIDTH - unsigned(1)))
@@ -59,7 +59,7 @@ def multiplied(x: Any, shared: Any, data: Any, word: Any) -> Any:
 
 
 def divided(x: Any, shared: Any, data: Any, word: Any) -> Any:
-    """An element of a block of NVFP4."""
+    """Rounds an element of a block of NVFP4."""
     settings, p, largest, tensor_scale = data
     before, after, smallest, most = shared
     sign = left(unsigned(p[4]), unsigned(WIDTH - unsigned(1)))
@@ -67,19 +67,19 @@ def divided(x: Any, shared: Any, data: Any, word: Any) -> Any:
 
 
 def symmetric_range(low: Any, high: Any, data: Any) -> Any:
-    """(scale, zero point) of integers with zero point 0, from the largest magnitude."""
+    """Returns the scale and the zero point 0 of integers, by the largest magnitude."""
     settings, ends = data  # Smallest and largest code, smallest scale.
     return range_scale(signed(high * 0), high, ends[0], ends[1], 1, ends[2])
 
 
 def full_range(low: Any, high: Any, data: Any) -> Any:
-    """(scale, zero point) of integers, of minimum and maximum."""
+    """Returns the scale and the zero point of integers, by minimum and maximum."""
     settings, ends = data
     return range_scale(low, high, ends[0], ends[1], 0, ends[2])
 
 
 def nearest_code(x: Any, shared: Any, data: Any, word: Any) -> Any:
-    """An integer, to the nearest, times its scale."""
+    """Rounds to the nearest scaled integer."""
     settings, ends = data
     scale, zero = shared
     steps = to_integer(x * (real(1.0) / scale), mode_of(settings), word)

@@ -40,7 +40,7 @@ def format_table(names: Sequence[str] | None = None) -> str:
     """Facts of number formats as aligned text, a line each.
 
     ``smallest`` is the smallest number above zero. Block formats have the numbers of their extreme scales; integers
-    scaled by the data lack fixed numbers, and an entry.
+    scaled by the data have no fixed numbers, so their cells are empty.
 
     Args:
         names: the formats to show; if None, the formats that their families choose to show.

@@ -1,4 +1,4 @@
-"""The ATen operations that add up numbers inside, among other work, where no accumulator of a policy reaches."""
+"""The ATen operations that add up numbers inside; accumulators of a policy reach only the products among them."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ ALGORITHMS = (
 )  # fmt: skip
 """Names of operations that make a result by more than one sum, or a sequence of steps."""
 
-_ONLY_WHERE = {"reduction": (0,), "accumulate": (False,), "reduce": (None, "multiply", "prod", "amax", "amin")}
-"""Arguments that decide whether there is a sum: the values without a sum."""
+_NOSUM = {"reduction": (0,), "accumulate": (False,), "reduce": (None, "multiply", "prod", "amax", "amin", "max", "min")}
+"""Values of arguments with which an operation adds nothing up."""
 
 
 def are_floats(args: Sequence[Any]) -> bool:
@@ -60,14 +60,14 @@ def sums_inside(operation: OpOverload) -> Asked | None:
     if name == "scatter" and "reduce" not in (argument.name for argument in schema_of(operation).arguments):
         return None
     for position, argument in enumerate(schema_of(operation).arguments):
-        if argument.name in _ONLY_WHERE:
+        if argument.name in _NOSUM:
             return _unless(position, argument.name, argument.default_value)
     return _always
 
 
 @cache
 def steps_inside(operation: OpOverload) -> Asked | None:
-    """Returns the same for only algorithms and products that make a result by more than one sum or step."""
+    """Returns such a predicate for products and ``ALGORITHMS``; None for all other operations."""
     name = plain_name(operation.overloadpacket.__name__)
     if is_contraction(name) or is_other_product(name):
         return _always
@@ -82,6 +82,6 @@ def _always(_args: Sequence[Any], _kwargs: Mapping[str, Any]) -> bool:
 def _unless(position: int, name: str, default: Any) -> Asked:
     def adds(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         value = args[position] if position < len(args) else kwargs.get(name, default)
-        return value not in _ONLY_WHERE[name]
+        return value not in _NOSUM[name]
 
     return adds

@@ -244,7 +244,6 @@ class CompiledStep(Generic[_P, _R]):
         check_lazy(tensors, range(len(tensors)))
         numbers = NumberRecord()
         effects: list[StepEffects] = []
-
         same = repeated(tensors)
 
         def step(tensors: list[torch.Tensor]) -> Any:

@@ -70,7 +70,7 @@ def _lerp_tensor(start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
 
 
 def _if_scaled(formula: Callable[[Tensor, Any, float], Tensor]) -> Callable[..., Any]:
-    """An operation that is primitive unless it has a factor ``alpha``."""
+    """Returns a formula for calls with a factor ``alpha``; the operation is primitive without."""
 
     def scaled(x: Tensor, y: Any, alpha: float = 1) -> Any:
         return NotImplemented if alpha == 1 else formula(x, y, alpha)

@@ -121,9 +121,8 @@ class CostModel:
 
     def _multiplication(self, a: str, b: str) -> float | None:
         # By both formats; then by the one that both have; then by the formula.
-        for pair in (f"{a}*{b}", f"{b}*{a}"):
-            if pair in self.multiply:
-                return self.multiply[pair]
+        if (of_pair := _look_up(self.multiply, f"{a}*{b}")) is not None:
+            return of_pair
         prices = [_look_up(self.multiply, name) for name in (a, b)]
         if prices[0] is not None and prices[0] == prices[1] and _canonical(a) == _canonical(b):
             return prices[0]
@@ -138,7 +137,9 @@ def _look_up(table: Mapping[str, float], name: str) -> float | None:
 
 
 def _canonical(name: str) -> str:
-    """Returns the canonical name of a format; for integers of any scales only ``int`` and their width."""
+    """Returns the canonical name of a format, or of a pair; for integers of any scales only ``int`` and their width."""
+    if "*" in name:
+        return "*".join(sorted(map(_canonical, name.split("*"))))
     try:
         fmt = Format.parse(name)
     except FormatError:

@@ -46,9 +46,9 @@ class Recorder(Shadow):
         return Trace(tuple(self._operations), self._dropped)
 
     def before(self, call: Call) -> Any:
-        """Sketches the operands of an operation, which it may overwrite."""
+        """Returns sketches of the operands, which the operation may overwrite, and the token of the shadow."""
         self._lines.note(call)
-        reads = call.place.operation == _READING
+        reads = call.place.operation == _READING  # computes nothing, but the program may branch on its number
         if call.operation is None or not (rerun_needs(call.operation).has_outcomes or reads):
             return None
         if len(self._operations) >= self._limit:
@@ -72,7 +72,7 @@ class Recorder(Shadow):
             outputs = [
                 sketch(x, twin if is_followed(x) else None, unit=unit_roundoff(call, x.dtype))
                 for x, twin in zip_longest(results, twins)
-            ] or list(inputs)
+            ] or list(inputs)  # an operation that returns no tensor shows its operand
             # Operands that were overwritten, rounded first, or summed differently do not give the bound.
             if not (overwritten or call.operands or call.accumulate or draws_random(operation, args, kwargs)):
                 outputs = _with_bounds(call, results, exact, outputs)
@@ -116,7 +116,7 @@ class Recorder(Shadow):
                     self._writers.put(x, len(self._operations))
             line = text_of(here())
             self._operations.append(
-                Operation("compiled", role, "", line, {}, inputs, outputs, bool(changed), not eager)
+                Operation("compiled", role, "", line, {}, inputs, outputs, bool(changed), random=not eager)
             )
         return result
 

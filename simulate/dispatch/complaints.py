@@ -28,7 +28,7 @@ _MOST_RULE_OPERATIONS = 5  # operations; a recipe's rule about products names so
 
 
 class PolicyWarning(SimulationWarning):
-    """A rule of a policy names an operation, a module or a function that never ran."""
+    """A part of a policy had no effect: a rule matched nothing, or rules or accumulators missed an operation."""
 
 
 def unused(rules: Iterable[Rule], plans: Iterable[OperationPlan]) -> list[Rule]:
@@ -160,7 +160,7 @@ def _product_complaints(policy: Policy, ran: list[OperationPlan]) -> Iterator[st
 
 
 def unreached_products(policy: Policy, ran: Iterable[OperationPlan]) -> list[OperationPlan]:
-    """Returns the plans of products that no rule reaches, neither those about products nor one that names them."""
+    """Returns the plans of other products than contractions, if the policy rounds products and no rule names them."""
     rounds_products = policy.tells_products_apart or any(_is_named(name, policy.rules) for name in _PRODUCT_NAMES)
     other_products = [plan for plan in ran if rounds_products and is_other_product(plan.name) and _ran_itself(plan)]
     return [plan for plan in other_products if not _is_named(plan.name, policy.rules)]

@@ -30,7 +30,7 @@ class NamedBlocks:
 
     Args:
         simulation: a simulation with a policy that names some.
-        pausing: makes a simulation that rounds nothing.
+        make_pause: makes a simulation that rounds nothing.
         at_work: returns the simulation that the current code of this thread runs in.
     """
 

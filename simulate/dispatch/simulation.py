@@ -119,15 +119,18 @@ class Simulation(Witness):
             raise FormatError(f"root must be a torch.nn.Module, or a list of them, got {root!r}")
         self._roots = roots
         self.changes = 0
+        self.presence = Presence(self)
         self._set_policy(policy)
+        self._set_warnings(policy)
+
+    def _set_warnings(self, policy: Policy) -> None:
+        """Decides which warnings the blocks under a policy can give."""
         islands = Islands.EXACT in policy.settings("islands")
-        functions = policy.exact_in or policy.only_in
         primitive = policy.granularity == Granularity.PRIMITIVE
         # A policy of only a format applies to everything, so nothing in it can miss.
-        has_targets = policy.rules or policy.accumulate or islands or functions or primitive
-        self._warns_unused = warn_unused and bool(has_targets)
-        self.presence = Presence(self)
-        self._float64_notice = Float64Notice(self) if warn_unused and policy.rounds_nothing else None
+        has_targets = policy.rules or policy.accumulate or islands or policy.exact_in or policy.only_in or primitive
+        self._warns_unused = self._arguments["warn_unused"] and bool(has_targets)
+        self._float64_notice = Float64Notice(self) if self._arguments["warn_unused"] and policy.rounds_nothing else None
 
     def _set_policy(self, policy: Policy) -> None:
         """Creates the objects that a policy needs."""
@@ -171,6 +174,7 @@ class Simulation(Witness):
             raise FormatError(f"a simulation in {self.format} cannot change to {new_policy.format}: make another one")
         self._arguments["policy"] = new_policy
         self._set_policy(new_policy)
+        self._set_warnings(new_policy)
 
     def __repr__(self) -> str:
         dtypes = [str(dtype).removeprefix("torch.") for dtype in self.narrow_products]

@@ -102,7 +102,8 @@ class NumbersAsTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return _by_kernel(func, args, kwargs, in_place=in_place)
         if not on_lists:
             return _run_on_tensor(compute, args[0], args[1:], kwargs, in_place=in_place)
-        # An argument that is not a list belongs to every tensor.
+        # An argument that is not a list belongs to every tensor; but a vector of scalars has one for each.
+        args = [x.unbind() if isinstance(x, torch.Tensor) and x.dim() == 1 else x for x in args]
         columns = [x if isinstance(x, (list, tuple)) else [x] * len(args[0]) for x in args]
         results = [_run_on_tensor(compute, x, row, kwargs, in_place=in_place) for x, *row in zip(*columns, strict=True)]
         return None if in_place else results
@@ -126,7 +127,7 @@ def _by_kernel(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any],
 
 
 def _fused(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Runs a fused optimizer, not in place: functionalization does not support that with an empty list."""
+    """Runs a fused optimizer out of place and copies its results: functionalization fails on an empty list in place."""
     pure: Any = getattr(_aten, func.overloadpacket.__name__.removesuffix("_"))
     written = [list(args[i]) for i, _ in written_arguments(func)]
     for old, new in zip(written, getattr(pure, func._overloadname)(*args, **kwargs), strict=True):  # noqa: SLF001
@@ -152,7 +153,7 @@ def _run_on_tensor(
 
 
 def numbers_as_input(graph: GraphModule, record: NumberRecord) -> list[torch.Tensor]:
-    """Makes the numbers of a record an input of the graph, after all others: a placeholder for it, if there are any."""
+    """Adds an input for the numbers of a record, after all others; returns its stand-in, or nothing without numbers."""
     if not record.count:
         return []
     last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]  # Numbers follow it.

@@ -69,9 +69,9 @@ _STORED = ("weights", "first_moments", "second_moments", "targets", "activations
 
 
 def check_cheapest(goal: SearchGoal, runs: Sequence[Run], subject: Subject) -> None:
-    """Raises ValueError unless the runs have one config, in fp32, with enough seeds, and can be made candidates."""
-    arithmetics = {json.dumps(goal.rest_of(run.config), sort_keys=True) for run in runs}
-    if len(arithmetics) != 1 or runs[0].config.format != REFERENCE:
+    """Raises ValueError unless the runs are in fp32, differ only in their seeds, are enough, and make candidates."""
+    other_keys = {json.dumps(goal.rest_of(run.config), sort_keys=True) for run in runs}
+    if len(other_keys) != 1 or any(run.config.format != REFERENCE for run in runs):
         raise ValueError(
             f"search for the cheapest begins with runs in {REFERENCE} that differ only in their seeds: leave format"
             " and other lists out of the grid; search.formats names the formats"

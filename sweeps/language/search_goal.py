@@ -32,7 +32,7 @@ def _model(by: str) -> CostModel | None:
 
 @final
 class SearchGoal(BaseModel):
-    """The goal of a search: the fewest bits that keep the mean over seeds near fp32's, or the best candidate.
+    """The goal of a search: the fewest bits that keep the mean over seeds near fp32's, the best or the cheapest.
 
     Attributes:
         looks_for: ``fewest bits``; ``best``, among all that varies except tasks and seeds; or ``cheapest``: the formats
@@ -41,9 +41,9 @@ class SearchGoal(BaseModel):
         bits: ``significand`` or ``exponent``: the bits in which the formats differ; ``width``: formats of any
             families that differ in the bits of a number.
         until: ``within 2 %``: how far below the reference's mean (above it, if minimized) is good enough.
-        by: the cost that the cheapest arithmetic minimizes: the bits of a number that a step moves on average, its bit
-            operations, bytes moved, the products' cost by a model, given as the model's name or file; or the bytes that
-            are kept (``memory``).
+        by: the cost to minimize (cheapest): ``bits``, the mean bits of the numbers that a step moves; ``bops``, its bit
+            operations; ``bytes``, the bytes that it moves; ``memory``, the bytes that are kept; or the name or file of
+            a model of the products' cost.
         over: the parts that get separate formats (cheapest): roles, operations, modules of a program, or the
             data that an agent keeps in memory (``storage``).
         within: ``5 %``: the margin of equivalence to fp32 (cheapest).
@@ -129,7 +129,7 @@ class SearchGoal(BaseModel):
         """Returns the bits of each format except the reference, the fewest first.
 
         Raises:
-            ValueError: they are not floats, or differ also in other bits, or not at all.
+            ValueError: they are not floats, differ in other bits, or are equally wide.
         """
         from ..subjects.program_keys import format_named  # noqa: PLC0415  imports torch, which costs seconds
 

@@ -17,7 +17,7 @@ from .sweep_file import DISTRIBUTIONS, Shape, shape_of
 Location = tuple[str | int, ...]
 
 _MOST = 20  # unknown keys of a mapping that are reported one by one: finding the nearest known key takes a while
-_HOLDERS = {"a sweep": "base or grid", "random": "values"}  # where keys of runs stand
+_HOLDERS = {"a sweep": "base or grid", "random": "values"}  # where keys of runs belong, by the place of a misplaced one
 
 
 def sections(document: Located, keys: tuple[str, ...], problems: Problems) -> dict[str, Located]:

@@ -346,7 +346,7 @@ def test_modules_in_a_format_with_scales_round_what_they_multiply(folder):
         (["search={for: cheapest, formats: [e5m2], within: much}"], "must be a share"),
         (["search={for: cheapest, formats: [e5m2], over: storage}"], "allowed here are role, operation and module"),
         (["grid={seed: [0, 1, 2]}"], "needs 2 seeds that choose"),
-        (["format=e5m10"], "in fp32"),
+        (["grid={format: [fp32, e5m10], seed: [0, 1, 2]}"], "in fp32 that differ only in their seeds"),
         (["policy=mixed-precision"], "makes policy and storage itself"),
         (["grid={luck: [1, 2], seed: 0..5}"], "differ only in their seeds"),
     ],

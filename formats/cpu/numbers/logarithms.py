@@ -25,13 +25,13 @@ class PowerCells(NamedTuple):
     """Sorted numbers from 1 up to 2, to be searched by cell; see :func:`cells`."""
 
     below: torch.Tensor
-    """Number of values below each cell, or its first value, int64."""
+    """The number of values up to the start of each cell, int64."""
     inside: torch.Tensor
-    """The one number in the cell, or 2; float64."""
+    """The first number above the start of each cell, or 2, float64."""
 
 
 def cells(numbers: torch.Tensor, fraction_bits: int) -> PowerCells:
-    """Cells of width 2^-(f + 1) for ``numbers``, at least as far apart; the first number of a cell is below it."""
+    """Sorts ``numbers`` into cells of width 2^-(f + 1): at most one number is above the start of a cell, in it."""
     starts = 1.0 + torch.arange(2 << fraction_bits, dtype=torch.float64, device="cpu") / (2 << fraction_bits)
     below = torch.bucketize(starts, numbers, right=True)
     following = torch.cat([numbers, numbers.new_tensor([2.0])])  # No number of an octave passes 2.

@@ -216,7 +216,7 @@ def trace(
     numbers: NumberRecord | None = None,
     whole: Sequence[int] = (),
 ) -> TracedStep:
-    """The graph of ``step`` for tensors like these: functional, but that it ends by writing to inputs.
+    """Traces ``step`` for tensors like these; the graph is functional, except that it writes to its inputs at its end.
 
     Args:
         step: a function of a list of tensors.
@@ -315,7 +315,7 @@ def compile_graph(traced: TracedStep) -> Callable[[list[torch.Tensor]], Any]:
 
 @final
 class _CodeVersion(CustomGraphPass):
-    """A pass that changes nothing; its name, a hash of this package's code, is part of a program's key on disk."""
+    """A pass that changes nothing; its name, a hash of the code of lowerings, is part of a program's key on disk."""
 
     def __call__(self, graph: Graph) -> None:
         """Leaves the graph as it is."""

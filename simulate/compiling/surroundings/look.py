@@ -65,7 +65,7 @@ class Surroundings:
         self._latest.clear()
 
     def take_numbers_for_constants(self) -> None:
-        """From now on, other learning rates are other programs."""
+        """From now on, each value of a learning rate needs a program of its own."""
         self._varying.clear()
         self._latest.clear()
 

@@ -20,7 +20,7 @@ class StepEffects(NamedTuple):
     """The effects of a step on its surroundings, apart from writes into tensors: which new tensor goes where."""
 
     places: list[int | None]
-    """The new tensor, by number, in each place of a tensor; None leaves the old one there. Empty: there are no new."""
+    """The new tensor, by number, in each place of a tensor; None leaves the old one there. Empty: none is new."""
     gradients: list[tuple[int, int | None]]
     """The new tensor, by number, that becomes the ``grad`` of a tensor, by number; None for none."""
     new_count: int
@@ -42,7 +42,7 @@ class SurroundingsState(NamedTuple):
 
     @property
     def without_gradients(self) -> list[torch.Tensor]:
-        """The tensors without gradients."""
+        """The tensors, without the gradients that follow them."""
         return self.tensors[: len(self.tensors) - len(self.with_gradient)]
 
     def key(self) -> tuple[Any, ...]:

@@ -32,9 +32,7 @@ _SPECIAL = (
     "call getitem len iter next enter exit getattr contains bool int float index neg pos abs add radd iadd sub rsub"
     " isub mul rmul imul truediv rtruediv pow rpow matmul rmatmul"
 )
-_CALLED = frozenset(
-    {"forward", *(f"__{name}__" for name in _SPECIAL.split())}
-)  # methods that are called without a name
+_CALLED = {"forward", *(f"__{name}__" for name in _SPECIAL.split())}  # methods that are called without a name
 _INSTALLED = ("site-packages", "dist-packages")
 
 

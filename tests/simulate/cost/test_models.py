@@ -62,6 +62,7 @@ def test_a_model_of_ones_own_and_what_it_lacks():
     told = model.of(table, {"bytes_read": 8.0, "bytes_written": 100.0})
     assert told.value == 100 * 1.5 + 10 * 2.5 + 8 * 8 * 0.25
     assert told.missing == {"bf16 x bf16, added in fp32": 7}
+    assert model.price("fp32", "e5m10", "fp32") == 2.5  # a pair by any name, in any order
     assert "model my chip: 191 pJ (source: measured by me)" in told.text
     assert "no number for 7 of bf16 x bf16" in told.text
 
