@@ -102,8 +102,7 @@ class NumbersAsTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return _by_kernel(func, args, kwargs, in_place=in_place)
         if not on_lists:
             return _run_on_tensor(compute, args[0], args[1:], kwargs, in_place=in_place)
-        # An argument that is not a list belongs to every tensor; but a vector of scalars has one for each.
-        args = [x.unbind() if isinstance(x, torch.Tensor) and x.dim() == 1 else x for x in args]
+        # An argument that is not a list belongs to every tensor.
         columns = [x if isinstance(x, (list, tuple)) else [x] * len(args[0]) for x in args]
         results = [_run_on_tensor(compute, x, row, kwargs, in_place=in_place) for x, *row in zip(*columns, strict=True)]
         return None if in_place else results
