@@ -31,10 +31,10 @@ def exactly(x: torch.Tensor | float, dtype: torch.dtype) -> Any:
 def rounded_stochastically(exact: torch.Tensor, dtype: torch.dtype, operation: str) -> torch.Tensor:
     """Rounds a result once, stochastically, to the format of the arithmetic around the caller.
 
-    The surrounding simulation determines the format, of results of ``operation``, and the random bits: they follow from
-    its seed, its step, the index of the rounding and the element. If its format is the carrier's, float16 and bfloat16
-    are formats of their own: ``simulate("fp32", seed=0)`` only supplies random bits. float32 and float64 are no formats
-    to round to: there the result is rounded to the nearest.
+    The surrounding simulation determines the format, which is the one for results of ``operation``, and the random
+    bits, which follow from its seed, its step, the index of the rounding and the element. In a simulation that rounds
+    nothing, such as ``simulate("fp32", seed=0)``, float16 and bfloat16 results are rounded to their dtype, and float32
+    and float64 results to the nearest number.
 
     NaN and infinities stay. A result below the smallest number becomes 0 or that number, and is right on average.
     Values beyond the largest number become infinity or the largest number, by the format's rules.

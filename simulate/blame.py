@@ -43,9 +43,9 @@ class Blame:
         format: everything else runs in it.
         over: kind of the units: operations, modules, roles or parts of the program.
         units: all units that could have been blamed.
-        culprits: if these stay in the carrier the program passes, and without any one of them it fails.
-        needs: for each culprit the smallest format that lets the program pass while the other culprits stay in the
-            carrier: first more significand bits, then also 8 exponent bits; None if no float format up to them does.
+        culprits: a minimal set: with these in the carrier the program passes, and without any one of them it fails.
+        needs: the smallest sufficient format of each of them, with the others in the carrier: first more significand
+            bits, then also 8 exponent bits; None if no float format up to them is sufficient.
         trials: how often the program ran.
     """
 
@@ -61,7 +61,7 @@ class Blame:
         return "\n".join([self._verdict(), *(f"  {name:<{width}}  needs {self._need(name)}" for name in self.culprits)])
 
     def _repr_html_(self) -> str:
-        """Returns the verdict and the culprits as HTML, for notebooks."""
+        """Returns the result as HTML, for notebooks."""
         import pandas as pd  # noqa: PLC0415  costs half a second
 
         rows = [(name, self._need(name)) for name in self.culprits]

@@ -115,7 +115,7 @@ class Tianshou:
         return np.asarray(self._policy.map_action(batch.act))
 
     def go_on(self, rows: NDArray[Any]) -> None:
-        """Does nothing: the algorithm has no memory of episodes."""
+        """Does nothing, since the algorithm does not remember episodes."""
 
     def weights(self) -> Mapping[str, torch.Tensor]:  # noqa: D102
         state = self._algorithm.state_dict()

@@ -41,11 +41,11 @@ class TargetCopy(TraceableAverage):
         self.average.copy_(source)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns nothing: there is no state besides the copy."""
+        """Returns an empty mapping: ``average`` is the only state."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores nothing: there is no state besides the copy."""
+        """Does nothing: ``average`` is the only state."""
 
 
 class ValueLearner(Learner, ABC):

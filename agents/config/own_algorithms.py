@@ -22,7 +22,7 @@ _classes: dict[str, type[Any]] = {}
 
 
 def module_of_algorithm(algorithm: object) -> str | None:
-    """Returns the module of a user's algorithm; None if it is not a user's algorithm."""
+    """Returns the module of an algorithm that a user wrote; None for other algorithms."""
     match = re.fullmatch(WRITTEN, algorithm) if isinstance(algorithm, str) else None
     return match[1] if match and match[1] not in _LIBRARIES else None
 

@@ -30,13 +30,13 @@ class _StoreBothWays(torch.autograd.Function):
 @final
 @dataclass(frozen=True)
 class StoredLayers:
-    """The formats in which a network stores the operands of its products, and their gradients, between its layers.
+    """Rounds the operands of a network's products, and their gradients, to storage formats between layers.
 
     Gradients pass straight through the rounding. Values are stored after the bias and the activation function.
 
     Attributes:
-        activations: for inputs of the network and results of hidden layers; None: not rounded.
-        gradients: for the gradients by these, and by results of the last layer; None: not rounded.
+        activations: format of the network's inputs and the results of hidden layers; None leaves them unrounded.
+        gradients: format of gradients with respect to these and to the network's output; None leaves them unrounded.
     """
 
     activations: Kept | None
@@ -44,7 +44,7 @@ class StoredLayers:
 
     @classmethod
     def of(cls, storage: Storage | None) -> Self | None:
-        """Returns the storage of a config; None if the config has none for layers."""
+        """Makes the formats that a config gives to layers; returns None if it gives none."""
         if storage is None or not (storage.activations or storage.gradients):
             return None
         return cls(*(stored and Kept.of(stored) for stored in (storage.activations, storage.gradients)))

@@ -113,7 +113,7 @@ _NO_COPIES = SimpleNamespace(deepcopy=lambda block: block, copy=copy.copy)
 
 
 def _inline(self: Any, caller: Any, block: Any, place: int, function: Any, types: Any = None) -> Any:
-    """Inlines as numba does, without its copies, since what it reads is a copy; other callers still copy."""
+    """Inlines a function as numba does, but without its copies: the code that it inlines is already a copy."""
     read = _readings.of(self, function)
     with patch.object(inline_closurecall, "copy", _NO_COPIES):
         return self.inline_ir(caller, block, place, read, function.__code__.co_freevars, arg_typs=types)
@@ -134,7 +134,7 @@ def _post_process_with(process_all: Any) -> Any:
 
 
 class _Names:
-    """The names of the variables of each block; a rewritten block has those of its original, or fewer."""
+    """The names of the variables of each block; rewriting a block adds no names."""
 
     def __init__(self) -> None:
         self._names: dict[int, tuple[Any, set[str]]] = {}  # by identity, with the block, so that it stays alive

@@ -40,7 +40,7 @@ def format_table(names: Sequence[str] | None = None) -> str:
     """Facts of number formats as aligned text, a line each.
 
     ``smallest`` is the smallest number above zero. Block formats have the numbers of their extreme scales; integers
-    scaled by the data have no fixed numbers, so their cells are empty.
+    scaled by the data have empty cells.
 
     Args:
         names: the formats to show; if None, the formats that their families choose to show.
@@ -200,7 +200,7 @@ def neighbours(fmt: Format) -> list[Format]:
 
     A step is a bit more or less in a field, a bit moved from one field to another, twice or half the block, or another
     choice of one of the format's rules. Fields called ``width`` or ``..._bits`` are widths; ``block`` and ``group`` are
-    blocks; a rule is a flag, a member of an enumeration, or a text for which its family draws others.
+    blocks; a rule is a flag, a member of an enumeration, or a text with other choices in its family.
 
     Args:
         fmt: any format; a format that is not a dataclass lacks neighbours.

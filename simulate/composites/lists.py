@@ -1,4 +1,4 @@
-"""Operations on lists of tensors with the signatures of ATen's: foreach operations, and the fused optimizers.
+"""Formulas of ATen operations on lists of tensors: foreach operations and fused optimizers, with their signatures.
 
 Foreach operations have a composite part for each tensor. (The others, such as _foreach_mul and _foreach_sqrt, are one
 primitive operation for each tensor, and may as well run at once.) Fused optimizers go step by step, like PyTorch's

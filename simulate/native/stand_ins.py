@@ -1,4 +1,4 @@
-"""Tells C++ of Python functions that replace a kernel, and in which calls both compute the same."""
+"""Describes Python functions that replace a kernel, so that C++ can run the calls where both give the same bits."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def standing_for(function: _F, meaning: StandsFor) -> _F:
 
 
 def meaning_of(kernel: Any) -> StandsFor | None:
-    """Returns the facts attached to a function; None if there are none."""
+    """Returns the facts attached to a function, or None."""
     meaning = getattr(kernel, "stands_for", None)
     return meaning if isinstance(meaning, StandsFor) else None
 

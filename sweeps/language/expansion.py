@@ -31,7 +31,7 @@ def expand(
         subject: the subject of the runs.
         only: choices of runs; runs without the values are also left out.
         source: the name of the file in messages.
-        problems: takes the mistakes; the runs are valid only if there are none at the end.
+        problems: takes the mistakes; the runs are valid only if it is empty at the end.
     """
     if "random" in outline.axes:
         outline.axes["random"].choices = draw_choices(outline, subject, problems)

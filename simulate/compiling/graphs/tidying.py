@@ -17,7 +17,7 @@ _aten = torch.ops.aten
 
 
 def erase_profiling(graph: GraphModule) -> None:
-    """Erases the marks by which an optimizer's step tells the profiler where it begins and ends."""
+    """Erases the profiler's marks around the steps of optimizers."""
     for node in reversed(graph.graph.nodes):
         if "profiler" in str(node.target):
             graph.graph.erase_node(node)

@@ -65,7 +65,7 @@ class Surroundings:
         self._latest.clear()
 
     def take_numbers_for_constants(self) -> None:
-        """From now on, each value of a learning rate needs a program of its own."""
+        """Compiles a separate program for each value of a learning rate from now on."""
         self._varying.clear()
         self._latest.clear()
 
