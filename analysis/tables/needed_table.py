@@ -24,7 +24,7 @@ def needed_table(experiment: Experiment, margin: float = MARGIN) -> pd.DataFrame
     A family is the floats of one width of the exponent, which differ in significand bits; or formats with their width
     in the name (int8, posit16); or any other single format, with width 0.
 
-    Columns: ``task``, ``family`` (empty for floats), ``exponent_bits``, the conditions, ``bits``, ``confidence``,
+    Columns: ``task``, ``family`` (empty for plain floats), ``exponent_bits``, the conditions, ``bits``, ``confidence``,
     ``by_means``, ``runs``, ``paired`` and ``reason`` (see ``NeededBits``), ``smallest`` and ``largest`` (widths
     tested), ``margin``.
     """
@@ -66,11 +66,13 @@ def needed_table(experiment: Experiment, margin: float = MARGIN) -> pd.DataFrame
 
 
 def _family(name: str) -> tuple[int | str, int]:
-    """Returns the family of a format, by exponent bits or by name, and its width; variants of a float share one."""
-    if not np.isnan(significand_bits(name)):
+    """Returns the family of a format, by exponent bits or by name, and its width."""
+    text = str(parsed(name) or "")
+    # A float with other rules (e4m3fn) is in a family of its own, like a format that is named by its width (posit8).
+    numbered = re.fullmatch(r"(e[0-9]+m|[a-z]+)([0-9]{1,4})([a-z_]*)", text)
+    if not np.isnan(significand_bits(name)) and not (numbered and numbered[3]):
         return int(exponent_bits(name)), int(significand_bits(name))
-    numbered = re.fullmatch(r"([a-z]+)([0-9]{1,4})", str(parsed(name) or ""))
-    return (f"{numbered[1]}X", int(numbered[2])) if numbered else (name, 0)
+    return (f"{numbered[1]}X{numbered[3]}", int(numbered[2])) if numbered else (name, 0)
 
 
 class NeededBits(NamedTuple):

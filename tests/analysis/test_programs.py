@@ -112,6 +112,14 @@ def test_bits_per_number_are_an_axis(tmp_path):
     assert list(axis.get_xticks()) == [8, 16]
     texts = [text.get_text() for text in axis.figure.legends[0].get_texts()]
     assert [text.partition(":")[0] for text in texts] == ["positX", "intX", "fp32", "one run"]  # and no crash
+    variants = [
+        write_run(tmp_path / "variants", f, s, 0.9 + s / 100)
+        for f in ("fp32", "e4m3", "e4m3fn", "e4m2")
+        for s in (0, 1)
+    ]
+    needed = needed_table(read_experiment(write_sweep(tmp_path / "variants", variants)))
+    found = [tuple(row) for row in needed[["family", "smallest", "largest"]].to_numpy()]
+    assert sorted(found) == [("", 2, 3), ("e4mXfn", 3, 3)]  # no variant replaces another
 
 
 def test_no_users_module_is_imported_for_a_name(families, monkeypatch):
