@@ -136,11 +136,11 @@ class SearchGoal(BaseModel):
         named = {name: format_named(name) for name in formats if name != REFERENCE}
         if self.bits == "width":
             bits_by_name = {name: fmt.bits_per_number for name, fmt in named.items()}
-            if len(set(bits_by_name.values())) < len(bits_by_name):  # bisection needs an order
-                listed = ", ".join(f"{name} {bits:g}" for name, bits in bits_by_name.items())
-                raise ValueError(f"search over width takes formats of different bits, got {listed}")
         else:
             bits_by_name = self._parts_of_floats(named)
+        if len(set(bits_by_name.values())) < len(bits_by_name):  # bisection needs an order
+            listed = ", ".join(f"{name} {bits:g}" for name, bits in bits_by_name.items())
+            raise ValueError(f"search over {self.bits} takes formats of different bits, got {listed}")
         if len(bits_by_name) < 2:
             raise ValueError(
                 f"search needs at least two formats in grid.{self.of.partition('.')[0]}, such as {{e5mX: 1..10}}"

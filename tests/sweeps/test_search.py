@@ -174,6 +174,8 @@ def test_mistakes(tmp_path, text, message):
     with pytest.raises(SweepFileError) as caught:
         plan(tmp_path, text)
     assert message in str(caught.value)
+    with pytest.raises(SweepFileError, match=r"over significand takes formats of different bits, got e4m3 3, e4m3fn 3"):
+        plan(tmp_path, "search: {}\ngrid: {format: [e4m3, e4m3fn]}")
 
 
 def write_results(folder, made, score):
